@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,19 +119,11 @@ def _rows_written(folder: Path, name: str, given: Any, said: str) -> Path:
     """
     if isinstance(given, str | bytes | Mapping):
         raise GivenError(f"{said}: expected a list of dicts, or a datasets.Dataset; got {type(given).__name__}")
-    lines = []
-    for number, row in enumerate(given):
-        if not isinstance(row, Mapping):
-            raise GivenError(f"{said}[{number}] is {type(row).__name__}; expected a dict: column -> value")
-        try:
-            lines.append(json.dumps(dict(row), ensure_ascii=False, allow_nan=False) + "\n")
-            lines[-1].encode()  # half a surrogate pair is no text
-        except (TypeError, ValueError, RecursionError) as error:
-            raise GivenError(f"{said}[{number}] cannot be written as JSON: {error}") from None
+    lines = _lines(given, said)
     if not lines:
         raise GivenError(f"{said} has no rows; an iterator can be gone through only once")
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGITS]
-    if not hasattr(given, "to_parquet") or _shows_others(given):
+    if not hasattr(given, "to_parquet") or _shows_others(given, lines):
         path = folder / f"{name}-{digest}.jsonl"
         write_text(path, "".join(lines))
         return path
@@ -143,10 +135,29 @@ def _rows_written(folder: Path, name: str, given: Any, said: str) -> Path:
     return path
 
 
-def _shows_others(given: Any) -> bool:
-    """Return whether the format of a `datasets.Dataset` shows other rows than those that it holds, and would write."""
+def _lines(given: Any, said: str) -> list[str]:
+    """Return rows as lines of JSON; raise GivenError, with its place, for one that is none."""
+    lines = []
+    for number, row in enumerate(given):
+        if not isinstance(row, Mapping):
+            raise GivenError(f"{said}[{number}] is {type(row).__name__}; expected a dict: column -> value")
+        try:
+            lines.append(json.dumps(dict(row), ensure_ascii=False, allow_nan=False) + "\n")
+            lines[-1].encode()  # half a surrogate pair is no text
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GivenError(f"{said}[{number}] cannot be written as JSON: {error}") from None
+    return lines
+
+
+def _shows_others(given: Any, lines: Sequence[str]) -> bool:
+    """Return whether the format of a `datasets.Dataset` shows other rows, as lines, than it holds, and would write."""
     shown = getattr(given, "format", None)  # none of one that streams
-    return shown is not None and (shown["type"] is not None or set(shown["columns"]) != set(given.column_names))
+    if shown is None or (shown["type"] is None and set(shown["columns"]) == set(given.column_names)):
+        return False
+    try:
+        return _lines(given.with_format(None), "rows") != lines
+    except GivenError:
+        return True
 
 
 def _model_written(folder: Path, model: Any, tokenizer: Any) -> Path:
