@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from humanline.evaluate.answers import SAMPLES, SCORED
 from humanline.evaluate.folder import held_folder
-from humanline.evaluate.model_files import files_at_hand, files_of_rewards
+from humanline.evaluate.model_files import files_at_hand, files_of_rewards, identity_of, settle_rewards
 from humanline.evaluate.preference import Judged, items_of_verdicts, summarise_verdicts, verdict_of_scores
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
-from humanline.evaluate.run import as_rounds, kept_in, prompts_of, reading_of, scoring_of, whose
+from humanline.evaluate.run import as_rounds, kept_in, prompts_of, reading_of, scoring_of, whose, with_rewards
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal
@@ -89,12 +89,14 @@ def evaluate_preferences(
             "files of rewards": files_of_rewards(scoring_of(prepared)),
             "data": reading_of(config),
         }
+        raters = with_rewards(settle_rewards(scoring_of(prepared)))
     else:
         rule = {"kind": "implicit", "reference": reference, "max_length": config.data.max_length}
         if config.training.temperature != 1:
             rule |= {"temperature": config.training.temperature}
         files = {"files": files_at_hand(config.model), "of reference": files_at_hand(reference)}
         plan |= rule | {"model": config.model} | files
+        raters = {"reference model": identity_of(reference)}
     with held_folder(folder, flat(plan), say):
         if reference is None:
             pairs, dropped = _by_scoring(prepared, preferences, folder, stop, say, progress)
@@ -113,7 +115,7 @@ def evaluate_preferences(
             Evaluation(
                 name or found_name,
                 found_seed if seed is None else seed,
-                settings | {"scoring": rule},
+                settings | {"scoring": rule} | raters,
                 items_of_verdicts(judged),
                 summary,
             ),

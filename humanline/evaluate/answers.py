@@ -74,7 +74,10 @@ def read_answers(path: str) -> Answers:
     rollouts = read_each_once(file)
     scored = all("scores" in row for row in each_line(file, whole=True))
     scores = read_scores(file, rollouts) if scored else None
-    return Answers(file, name, seed, settings.get("scoring"), tuple(settings.get("columns", ())), rollouts, scores)
+    scoring = settings.get("scoring")
+    if scoring is not None and "reward models" in settings:
+        scoring = scoring | {"reward models": settings["reward models"]}
+    return Answers(file, name, seed, scoring, tuple(settings.get("columns", ())), rollouts, scores)
 
 
 def read_each_once(file: Path) -> list[Rollout]:

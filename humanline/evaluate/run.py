@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.answers import SAMPLES, SCORED, read_each_once
 from humanline.evaluate.folder import held_folder
-from humanline.evaluate.model_files import files_at_hand, files_of, files_of_rewards
+from humanline.evaluate.model_files import files_at_hand, files_of, files_of_rewards, settle_rewards
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, in_full, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
 from humanline.system.files import output_path
@@ -81,7 +81,7 @@ def evaluate(
     prepared = as_rounds(config, prompts, samples)
     folder = output_path(out)
     source = None if samples is None else _file(samples)
-    plan = _plan(prepared, source)
+    plan, rewards = _plan(prepared, source), settle_rewards(scoring_of(prepared))
     target = folder / NAME
     asked = source or folder / SAMPLES
     with held_folder(folder, plan, say):
@@ -103,7 +103,7 @@ def evaluate(
             Evaluation(
                 name or found_name,
                 found_seed if seed is None else seed,
-                _settings(prepared, rollouts, given=source is not None),
+                _settings(prepared, rollouts, given=source is not None) | with_rewards(rewards),
                 items_of(rollouts, scores),
                 summary,
             ),
@@ -201,6 +201,11 @@ def _settings(config: TrainConfig, rollouts: Sequence[Rollout], *, given: bool) 
         **({} if given else {"limits": limits_of(config)}),
         "scoring": {name.removeprefix("source.scoring."): value for name, value in scoring.items()},
     }
+
+
+def with_rewards(rewards: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `_settings` and their like say of reward models (`settle_rewards`): nothing where there is none."""
+    return {"reward models": dict(rewards)} if rewards else {}
 
 
 def limits_of(config: TrainConfig) -> dict[str, int | None]:

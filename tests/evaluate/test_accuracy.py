@@ -192,6 +192,12 @@ def test_another_model_in_the_place_of_the_reference_is_another_evaluation(recip
     os.utime("reference/model.safetensors", (1, 1))
     assert run(recipe, *words) == 2
     assert "holds an evaluation of another model" in capsys.readouterr().err
+    weights = bytearray(Path("reference/model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    Path("reference/model.safetensors").write_bytes(weights)
+    assert run(recipe, *words[:-1], "b", "--name", "b") == 0
+    assert main(["compare", "a", "b"]) == 2
+    assert "not evaluated alike: reference model: " in capsys.readouterr().err
 
 
 def test_a_rating_that_is_no_number_is_counted_and_no_verdict(recipe, toy, monkeypatch):

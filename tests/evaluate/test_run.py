@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from humanline.cli import main
+from humanline.evaluate import model_files
 from humanline.evaluate import run as evaluating
 from humanline.evaluate.model_files import files_at_hand, files_of
 from humanline.evaluate.records import read_evaluation
@@ -182,9 +183,10 @@ def test_a_model_of_the_hub_is_the_same_before_and_after_it_was_fetched(tmp_path
     monkeypatch.setattr(hub, "ask_hub", lambda *_: None)
     assert files_of("hub:org/name") == {}
     before = files_at_hand("hub:org/name")
-    assert asked == ["org/name/config.json"] and list(before) == ["config.json"]
+    assert asked == ["org/name/config.json"] and list(before) == ["config.json", "commit"]
+    assert before["commit"] == "abc123"
     (snapshot / "model.safetensors").write_text("weights")
-    assert files_of("hub:org/name") == before
+    assert files_of("hub:org/name") | {"commit": "abc123"} == before
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: 1 / 0)
     with pytest.raises(ModelError, match="model 'hub:org/name' cannot be loaded: ZeroDivisionError"):
         files_at_hand("hub:org/name")
@@ -205,6 +207,36 @@ def test_scores_of_a_reward_model_that_has_changed_are_no_scores(recipe, capsys,
     Path("judge/model.safetensors").write_text("other")
     assert run(*words) == 2
     assert "another model, other prompts or other settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["judge", "hub:org/judge"])
+def test_evaluations_by_other_weights_under_one_name_are_not_compared(recipe, model, capsys, monkeypatch):
+    """A folder is told by its weights, a model of the hub by its commit, at which it is then loaded."""
+    now, used = Path("judge/model.safetensors"), []
+
+    def score(config, samples, out, **_):
+        used.append(config.rounds.scoring.rewards[0].revision)
+        _score_all(samples, out)
+
+    monkeypatch.setattr(evaluating, "score", score)
+    monkeypatch.setattr(model_files, "fetch_settings", lambda name, what: f"commit-{now.read_text()}")
+    now.parent.mkdir()
+    write_answers([("1", ["b"]), ("2", ["b"])])
+    scoring = f"evaluation.scoring={{rewards: [{{kind: model, model: '{model}'}}]}}"
+    words = ["evaluate", recipe, scoring, "--samples", "some.jsonl", "--quiet"]
+    for name in ("one", "two"):
+        now.write_text(name)
+        assert run(*words, "--out", name, "--name", name) == 0
+    assert used == ([None, None] if model == "judge" else ["commit-one", "commit-two"])
+    assert run("compare", "one", "two") == 2
+    assert f"not evaluated alike: reward models.{model}: " in capsys.readouterr().err
+    assert run(*words, "--out", "one", "--name", "one") == 2
+    assert "holds an evaluation of another model" in capsys.readouterr().err
+    assert run("win-rate", "one", "--against", "two", "--out", "rate", "--quiet") == 2
+    assert "were not scored alike: reward models" in capsys.readouterr().err
+    now.write_text("one")
+    assert run(*words, "--out", "three", "--name", "three") == 0
+    assert run("compare", "one", "three") == 0
 
 
 def write_answers(answers: list[tuple[str, list[str]]]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.answers import SCORED
-from humanline.evaluate.model_files import files_of
+from humanline.evaluate.model_files import COMMIT, files_of
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, read_evaluation
 from humanline.evaluate.run import as_rounds, limits_of
 from humanline.reproduce.scales.plan import PlannedRun
@@ -192,8 +192,12 @@ def _asked_with(folder: Path) -> tuple[Mapping[str, Any], str]:
 
 
 def _files_then(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return sizes and contents of a model's files when it was asked, without times, which a copy may change."""
-    return {name: _untimed(str(text)) for name, text in settings.items() if name.startswith("model files.")}
+    """Return sizes and contents of a model's files when it was asked, without times, which a copy may change.
+
+    Nor with the commit of the hub, which an edited card changes.
+    """
+    files = {name: text for name, text in settings.items() if name.startswith("model files.")}
+    return {name: _untimed(str(text)) for name, text in files.items() if name != f"model files.{COMMIT}"}
 
 
 def _files_now(model: str) -> dict[str, str]:
