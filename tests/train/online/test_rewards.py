@@ -106,6 +106,20 @@ def rows(folder, name):
         ("#### Answer: 72\n(3 boxes)", 72),
         ("#### Summary\n3+4=7. So 7", 7),
         ("2^{10}", None),
+        *[(text, Fraction(3, 4)) for text in ("3 / 4", "#### 3 / 4", "A: 3 /4", "3/ 4 of it", "3⁄4", "so x = 3 / 4.")],
+        ("#### 1.5 / 2.5", Fraction(3, 5)),
+        ("3/1,000", Fraction(3, 1000)),
+        ("#### -3 / 4", Fraction(-3, 4)),
+        ("#### 3 / 0", None),
+        ("#### 3 / 4,5", None),
+        ("#### 2 3 / 4", None),
+        ("2 3 / 4", None),
+        ("#### 60 / hour", 60),
+        ("#### 18\n- 3 boxes", 18),
+        ("#### 72 - that is all", 72),
+        *[(f"#### {text}", None) for text in ("3 + 4", "3*4", "3 × 4 = 12", "3-4", "3/4/5", "(3)/(4)", "3:4", "3 ÷ 4")],
+        *[(rf"#### {text}", None) for text in (r"3 \times 4", r"3 \cdot 4", "10 - $5", r"2\sqrt{3}", r"2\pi")],
+        *[(text, None) for text in ("#### sqrt(2)", r"\sqrt{2}", "√2", r"\sqrt[3]{2}")],
         ("\x1b[31m18\x00", 18),
         ("\ud800 18", 18),
         ("9" * 5000, None),
@@ -120,6 +134,11 @@ def rows(folder, name):
 def test_a_number_is_read_as_people_mean_it(text, number):
     """The number is behind the last marker, or the last one; separators, currencies and units are no part of it."""
     assert read_number(text) == number
+
+
+def test_a_fraction_is_its_value_whatever_the_spaces():
+    assert number_verdict("#### 3 / 4", "0.75").value == 1
+    assert number_verdict("#### 3 / 4", "3").value == number_verdict("3 / 4", "4").value == 0
 
 
 def test_numbers_are_compared_exactly():

@@ -16,7 +16,7 @@ _NUMBER = re.compile(
     r"(?P<sign>(?<![\w.)\]}%])[-−–])?\\?[$€£]?(?P<late_sign>(?<=[$€£])[-−–])?"
     r"(?P<digits>(?:[0-9]++|(?<![.])\.[0-9]++)(?:[.,][0-9]++)*+)"
     r"(?:[eE](?P<exponent>[-+]?[0-9]++)|\s*(?:[×x*]|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*[({]?(?P<power>[-+−]?[0-9]++))?+"
-    r"(?:/(?P<divisor>[0-9]++))?"
+    r"(?:[ \t]*+[/⁄][ \t]*+(?P<divisor>[0-9]++(?:[.,][0-9]++)*+))?+"
 )
 # Of commas only those between thousands: 125,96 may be a decimal, a list or a slip, and is none of these by guess.
 _DIGITS = re.compile(r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]*)(?P<decimals>\.[0-9]+)?")
@@ -31,13 +31,20 @@ _MARKER = re.compile(
 )
 # A sign, and its number further on; not at the beginning of a line, where a dash is a bullet.
 _APART = re.compile(r"(?:[=:([{,][ \t]*|\#[ \t]+)[-−–][ \t]*\\?[$€£]?[ \t]*$|(?:^|\n)[-−–]\\?[$€£][ \t]*$")
-# What no number is read in: a mixed number, digits in groups without a comma, a power, a part of a fraction in LaTeX.
+# What no number is read in: a mixed number, digits in groups without a comma, a power, a root, a part of a fraction in
+# LaTeX.
 _BEFORE = re.compile(
     r"(?P<apart>(?<![0-9])[0-9]{1,3}[ '’])$|\^\s*[({]*$|[0-9)\]}]\s?\*\*\s?[({]*$"
-    r"|\\[dt]?frac\s*\{[^{}]*(?:\}\s*\{[^{}]*)?$"
+    r"|\\[dt]?frac\s*\{[^{}]*(?:\}\s*\{[^{}]*)?$|(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?|\bsqrt)\s*[({]*$"
 )
 _BEHIND = re.compile(
-    r"(?P<apart>[ '’][0-9]{3}(?![0-9]))|\s+[0-9]+/[0-9]|\s?\^(?!\s*\{?\s*(?:\\circ|°))\s*[\w({+-]|\s?\*\*\s?[0-9]"
+    r"(?P<apart>[ '’][0-9]{3}(?![0-9]))|\s+[0-9]+\s*[/⁄]\s*[0-9]|\s?\^(?!\s*\{?\s*(?:\\circ|°))\s*[\w({+-]"
+    r"|\s?\*\*\s?[0-9]|\s?(?:√|\\sqrt|π|\\pi)"
+)
+# Of what begins behind a marker the first number alone is no answer: it is to be calculated, or a range, or a ratio.
+_GOES_ON = re.compile(
+    r"[)\]}]?[ \t]*+(?:[-+−–*×x÷·/⁄:]|\\(?:times|cdot|div)(?![A-Za-z]))"
+    r"[ \t]*+[({\[]?[ \t]*+[-−–]?\\?[$€£]?\.?[0-9]"
 )
 _GROUPS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;:! ]|[\u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|\\[dt]?frac\s*([0-9])\s*([0-9])")
@@ -59,7 +66,8 @@ def number_verdict(completion: str, reference: Any) -> Verdict:
     A text's number is the first one behind its last marker, `####` before a number or a line's `A:`, and without a
     marker its last one. Thousands separators, currency and percent signs and units do not count; a/b and `\frac{a}{b}`
     are fractions, and 1e3 or 1 x 10^3 is 1000. No number is read where one may be meant that is not: of a comma between
-    other digits than thousands (125,96), of digits in groups apart (1 000), a mixed number (2 1/2) or a power (10^3).
+    other digits than thousands (125,96), of digits in groups apart (1 000), a mixed number (2 1/2), a power (10^3), a
+    root, or what is still to be calculated behind a marker (`#### 3 + 4`).
 
     Parameters
     ----------
@@ -98,6 +106,8 @@ def read_number(given: Any) -> Fraction | None:
     markers = list(_MARKER.finditer(given))
     if markers:
         match = _NUMBER.search(given, markers[-1].end())
+        if match is not None and _GOES_ON.match(given, match.end()):
+            return None
     else:
         match = None
         for match in _NUMBER.finditer(given):  # noqa: B007, the last one is wanted
@@ -108,11 +118,14 @@ def read_number(given: Any) -> Fraction | None:
 def _value(match: re.Match[str]) -> Fraction | None:
     if _is_part(match):
         return None
-    digits, divisor = _DIGITS.fullmatch(match["digits"]), match["divisor"] or "1"
+    digits, divisor = (_DIGITS.fullmatch(one) for one in (match["digits"], match["divisor"] or "1"))
     exponent = (match["exponent"] or match["power"] or "0").replace("−", "-")
-    if digits is None or len(match[0]) > _MOST_DIGITS or abs(int(exponent)) > _MOST_DIGITS or not int(divisor):
+    if digits is None or divisor is None or len(match[0]) > _MOST_DIGITS or abs(int(exponent)) > _MOST_DIGITS:
         return None
-    value = Fraction(digits[0].replace(",", "")) * Fraction(10) ** int(exponent) / int(divisor)
+    above, below = (Fraction(one[0].replace(",", "")) for one in (digits, divisor))
+    if not below:
+        return None
+    value = above * Fraction(10) ** int(exponent) / below
     apart = _APART.search(match.string[: match.start()][-_CONTEXT:])
     return -value if match["sign"] or match["late_sign"] or apart else value
 
