@@ -209,8 +209,8 @@ def _entries(journal: Path) -> Iterator[_Entry]:
             end = start + len(line)
             head = line[:4096].decode("ascii", "replace")
             try:
-                name, at = decoder.raw_decode(head, len('{"id": '))
-                policy, _ = decoder.raw_decode(head.removeprefix(head[:at] + ', "policy": '))
+                name, at = decoder.raw_decode(head, _behind('{"id": ', head, 0))
+                policy, _ = decoder.raw_decode(head, _behind(', "policy": ', head, at))
             except ValueError:  # in another order, or damaged
                 row = parse_line(journal, number, line)
                 name, policy = row.get("id"), row.get("policy")
@@ -218,6 +218,13 @@ def _entries(journal: Path) -> Iterator[_Entry]:
                 raise LedgerError(f"{journal}:{number}: damaged: no id; remove the file to do its work again")
             yield _Entry(name, policy, journal, number, start, end)
             start = end
+
+
+def _behind(expected: str, text: str, at: int) -> int:
+    """Return where what is expected at a place of a text ends; raise ValueError if something else stands there."""
+    if not text.startswith(expected, at):
+        raise ValueError(f"no {expected}")
+    return at + len(expected)
 
 
 def _fault(entry: _Entry, trainable: Trainable, prompt: int) -> str | None:

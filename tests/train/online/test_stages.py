@@ -206,6 +206,19 @@ def test_too_few_completions_are_an_error(tmp_path):
     assert rows_of(tmp_path / "journal.jsonl") == {}
 
 
+@pytest.mark.parametrize("keys", [("id", "prompt", "policy"), ("policy", "id"), ("no", "policy", "id")])
+def test_rows_whose_keys_are_in_another_order_are_read(tmp_path, keys):
+    """Short ones too, and such whose first key is as long as id."""
+    journal = tmp_path / "journal.jsonl"
+    work(journal, Sampler(2))
+    rows = [{"no": "it is not this", **row} for row in read_lines(journal)]
+    for row in rows:
+        append(tmp_path / "other.jsonl", [{key: row.pop(key) for key in keys} | row])
+    sampler = Sampler(2)
+    work(tmp_path / "other.jsonl", sampler)
+    assert sampler.asked == []
+
+
 @pytest.mark.parametrize("line", ["{}", "7", "{"])
 def test_a_damaged_journal_is_an_error_with_its_place(tmp_path, line):
     """A row of a journal that is none names file and line."""
