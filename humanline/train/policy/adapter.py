@@ -62,6 +62,7 @@ class Adapter:
         saved.base_model_name_or_path = base
         self._base_weights = weights_digest(base)  # now, as they were read just before
         _keep_names(saved, [name for name in wanted if name not in experts], self._wrapped.get_base_model())
+        saved.target_modules = sorted(saved.target_modules)  # of a set, each process would write them in its own order
         self._layers = [layer for layer in self._wrapped.modules() if isinstance(layer, BaseTunerLayer)]
         if len(self._layers) != len(wanted):
             raise ModelError(f"this version of peft adapts {len(self._layers)} weights in place of {len(wanted)}")

@@ -455,6 +455,26 @@ def test_a_stopped_run_goes_on_to_the_same_bits(toy, tmp_path):
         assert all("lora" in name for name in load_file(saved))
 
 
+def test_every_process_writes_the_same_files_of_an_adapter(toy, tmp_path):
+    """Whatever order Python's sets have in a process, the bytes of a saved adapter, its manifest too, are the same."""
+    code = (
+        "import sys; from humanline.train import load_config, train\n"
+        "train(load_config(sys.argv[1], [f'output={sys.argv[2]}']), show_progress=False)"
+    )
+    recipe = tmp_path / "recipe.yaml"
+    whole = config(toy, tmp_path / "unused", adapter=LORA, training={"steps": 1, "batch_size": 4})
+    recipe.write_text(whole.model_dump_json(), encoding="utf-8")
+    found = []
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        output = tmp_path / seed
+        subprocess.run([sys.executable, "-c", code, recipe, output], cwd=ROOT, env=environment, check=True, timeout=600)
+        found.append({path.name: path.read_bytes() for path in (output / "final").iterdir()})
+    names = json.loads(found[0]["adapter_config.json"])["target_modules"]
+    assert len(names) == len(set(names)) == 14 and "manifest.json" in found[0]
+    assert [name for name, text in found[0].items() if text != found[1][name]] == []
+
+
 def test_another_base_is_not_resumed(toy, tmp_path):
     """A run whose frozen weights have changed in their file since the checkpoint is refused with what differs."""
     model = tmp_path / "model"
