@@ -19,6 +19,7 @@ import yaml
 from humanline.cli import main
 from humanline.evaluate.declared import read_plan
 from humanline.train.config import load_config
+from humanline.train.config.run import AdapterConfig
 from tests.conftest import ROOT
 from tests.helpers.messages import is_said, texts
 from tests.helpers.pages import GUIDES, PAGES, anchors, blocks, commands, links, name, settings_tables
@@ -276,6 +277,19 @@ class TestTrl:
         assert len(self.TABLES[kind]) >= 5
         for field, default, *_ in self.TABLES[kind]:
             assert ast.literal_eval(default.strip("`")) == defaults[field.strip("`")], field
+
+    @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gemma2"])
+    def test_the_adapter_of_the_page_is_pefts_own(self, kind):
+        """What stands for LoraConfig(r=16) has its scale, dropout and layers, as peft has them for these models."""
+        from peft import LoraConfig
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
+
+        ((given, _, _, _, told),) = [row for row in self.TABLES["TRL and transformers"] if "LoraConfig" in row[0]]
+        theirs = eval(re.search(r"LoraConfig\(.*?\)", given)[0], {"LoraConfig": LoraConfig})
+        ours = AdapterConfig.model_validate(yaml.safe_load(re.search(r"`(adapter: .*?)`", told)[1])["adapter"])
+        assert (ours.rank, ours.alpha, ours.dropout) == (theirs.r, theirs.lora_alpha, theirs.lora_dropout)
+        assert theirs.target_modules is None and list(ours.targets) == TARGETS[kind]
+        assert AdapterConfig().alpha == float(re.search(r"`alpha` is (\d+)", told)[1]) != theirs.lora_alpha
 
 
 class TestReference:
