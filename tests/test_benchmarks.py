@@ -351,6 +351,14 @@ def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
             assert bits and all(row["met"] for row in bits)
 
 
+def test_the_page_says_of_which_benchmark_no_file_was_kept():
+    """docs/speed.md sends its reader to the raw timings of every benchmark but those that it names as without."""
+    text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    results = {path.stem.rpartition("-")[0] for path in (ROOT / "benchmarks" / "results").glob("*.json")}
+    said = re.search(r"of whose run no file was kept\s+\(`python -m benchmarks ([a-z]+)`", text)
+    assert (set() if said is None else {said[1]}) == set(command.KNOWN) - results
+
+
 def test_the_page_says_how_many_rounds_its_ratios_are_of():
     """docs/speed.md has the rounds of the committed results: of steps, of log-probabilities, of TRL's trainers."""
     text = " ".join((ROOT / "docs" / "speed.md").read_text(encoding="utf-8").split())
