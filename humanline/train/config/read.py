@@ -107,6 +107,8 @@ def read_section(kind: type[S], path: str | Path, overrides: Sequence[str] = ())
     except _TooLargeError:
         message = f"more than {_LARGEST} values, or deeper than {_DEEPEST}, once its anchors are written out"
         raise ConfigError(f"{path}: too large for a configuration: {message}") from None
+    except _SameKeyError as error:
+        raise ConfigError(f"{':'.join(filter(None, (str(path), error.place)))}: {error}") from None
     except ValidationError as error:
         # By place and key: a value that fits no type of a union gives one problem each.
         found: dict[str, list[str]] = {}
@@ -136,6 +138,16 @@ _LARGEST, _DEEPEST = 10_000, 50  # anchors can make a few lines endless
 
 class _TooLargeError(Exception):
     pass
+
+
+class _SameKeyError(Exception):
+    """Two keys of a mapping that are one name: `1` and `'1'`."""
+
+    def __init__(self, node: Any, name: str) -> None:
+        keys = [key for key in node if str(key) == name]
+        found = [node.lc.key(key) for key in keys if hasattr(node, "lc") and key in (node.lc.data or {})]
+        self.place = ":".join(str(one + 1) for one in found[-1]) if found else ""
+        super().__init__(f"the key {name!r} is there twice, as {' and '.join(repr(_plain(key)) for key in keys)}")
 
 
 def _short_text(path: Path) -> str:
@@ -169,6 +181,9 @@ def _plain(node: Any, depth: int = 0, count: list[int] | None = None) -> Any:
     if count[0] > _LARGEST or depth > _DEEPEST:
         raise _TooLargeError
     if isinstance(node, dict):
+        names = [str(key) for key in node]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise _SameKeyError(node, twice[0])
         return {str(key): _plain(value, depth + 1, count) for key, value in node.items()}
     if isinstance(node, list):
         return [_plain(value, depth + 1, count) for value in node]

@@ -128,6 +128,11 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         ("steps: 3", "batch_size: 3", r"training: give exactly one of steps and epochs"),
         ("model: m\n", "", r"recipe.yaml: model: is missing"),
         ("model: m", "model: m\nmodel: n", r"recipe.yaml:2:1: not valid YAML: found duplicate key"),
+        (
+            "train: pairs.jsonl",
+            "train: pairs.jsonl, columns: {1: a, '1': b}",
+            r"recipe.yaml:\d+:\d+: the key '1' is there twice, as 1 and '1'",
+        ),
         ("model: m", "model: [m", r"recipe.yaml:\d+:\d+: not valid YAML"),
         ("kind: dpo, beta: 0.1", "kind: nll", r"objective nll has no reference"),
         ("schedule:", "baseline: initial\n  schedule:", r"no other objective has one"),
