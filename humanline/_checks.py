@@ -163,6 +163,12 @@ def _number(name: str, value: Any) -> float:
         raise wrong_kind(name, "be one real number", value) from None
 
 
+def summable(name: str, values: Sequence[float]) -> None:
+    """Raise ValueError if sums of finite values, or of their distances from their mean, may be beyond all floats."""
+    if math.isinf(2 * sum(map(abs, values))):
+        raise fail(name, "be small enough for their sum to be finite", max(values, key=abs))
+
+
 def refuse_twice(columns: Mapping[str, str]) -> None:
     """Raise ValueError if two of our names stand for one of the file's columns."""
     for theirs in columns.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def crossed_estimate(differences: ArrayLike) -> Estimate:
     Raises
     ------
     ValueError
-        If it is no such table.
+        If it is no such table, or the sum of its numbers is not finite.
 
     Notes
     -----
@@ -50,8 +51,10 @@ def crossed_estimate(differences: ArrayLike) -> Estimate:
     items, seeds = table.shape
     if min(items, seeds) == 1:
         return mean_estimate(table.ravel().tolist(), name="differences")
-    mean = mean_estimate(table.ravel().tolist()).mean
-    return of_mean_squares(mean, mean_squares(table), items, seeds)
+    mean = mean_estimate(table.ravel().tolist(), name="differences").mean
+    _, scale = np.frexp(np.abs(table).max())  # by a power of two, which rounds nothing: squares of 1e-200 are 0
+    estimate = of_mean_squares(mean, mean_squares(np.ldexp(table, -scale)), items, seeds)
+    return replace(estimate, error=float(np.ldexp(estimate.error, scale)))
 
 
 def of_mean_squares(mean: float, squares: tuple[float, float, float], items: int, seeds: int) -> Estimate:

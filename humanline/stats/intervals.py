@@ -112,7 +112,7 @@ def mean_estimate(values: Sequence[float], *, name: str = "values") -> Estimate:
     Raises
     ------
     ValueError
-        If there is no value, or one is not finite.
+        If there is no value, one is not finite, or their sum is not.
 
     Notes
     -----
@@ -123,7 +123,9 @@ def mean_estimate(values: Sequence[float], *, name: str = "values") -> Estimate:
     >>> mean_estimate([1, 1, 1])
     Estimate(mean=1.0, error=0.0, degrees=2)
     """
-    return Estimate(*_mean_and_error(numbers := _numbers(name, values)), len(numbers) - 1)
+    numbers = _numbers(name, values)
+    _checks.summable(name, numbers)
+    return Estimate(*_mean_and_error(numbers), len(numbers) - 1)
 
 
 def paired_interval(first: Sequence[float], second: Sequence[float], *, confidence: float = 0.95) -> Interval:

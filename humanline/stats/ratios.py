@@ -39,7 +39,7 @@ def ratio_estimate(
     Raises
     ------
     ValueError
-        If lengths differ, there is no row, a number is not finite, or denominators are below 0 or all 0.
+        If lengths differ, there is no row, a number or a sum is not finite, or denominators are below 0 or all 0.
 
     Notes
     -----
@@ -151,6 +151,7 @@ def _influence(
     for name, values in (("numerators", x), ("denominators", y)):
         if not np.isfinite(values).all():
             raise _checks.fail(name, "be finite", float(values[~np.isfinite(values)][0]))
+        _checks.summable(name, values.tolist())
     if (y < 0).any() or not y.any():
         raise _checks.fail("denominators", "be >= 0, and not all 0", float(y.min()))
     places: dict[Hashable, int] = {}

@@ -101,7 +101,22 @@ def test_an_estimate_stands_for_its_numbers():
     assert non_inferiority(numbers, 0.1).p == pytest.approx(theirs, rel=1e-10)
 
 
+@pytest.mark.parametrize("power", [-1060, -700, -500, 400, 700, 1015])
+def test_the_unit_of_a_table_does_not_matter(power):
+    """Squares of small numbers are 0, and of large ones infinite; the error is neither."""
+    table = np.array([[1.0, 3.0], [2.0, 5.0], [0.0, 2.0]])
+    plain, scaled = crossed_estimate(table), crossed_estimate(np.ldexp(table, power))
+    assert scaled.degrees == plain.degrees
+    assert scaled.error == np.ldexp(plain.error, power) > 0
+    assert scaled.mean == pytest.approx(np.ldexp(plain.mean, power), rel=1e-3)  # few digits are left near 0
+
+
 def test_what_is_refused():
+    with pytest.raises(ValueError, match="differences must be small enough for their sum to be finite; got 1e"):
+        crossed_estimate([[1e308, 1e308], [1.0, 2.0]])
+    for large in ([1e308, 1e308, 1.0], [1.7e308, -1.7e308, -1.7e308]):
+        with pytest.raises(ValueError, match="values must be small enough for their sum to be finite"):
+            mean_estimate(large)
     with pytest.raises(ValueError, match="table of items by seeds"):
         crossed_estimate([1.0, 2.0])
     with pytest.raises(ValueError, match="finite"):

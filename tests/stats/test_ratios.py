@@ -71,3 +71,10 @@ def test_all_rows_are_a_slice_without_edges():
     assert ratio_difference(whole, rows).error == 0
     with pytest.raises(ValueError, match="at least one row"):
         slice_sums(*rows, levels, np.zeros(30, dtype=bool))
+
+
+def test_sums_beyond_all_floats_are_refused():
+    with pytest.raises(ValueError, match="numerators must be small enough for their sum to be finite"):
+        ratio_estimate([1e308, 1e308, 1.0], [1, 1, 1], "abc")
+    with pytest.raises(ValueError, match="denominators must be small enough for their sum to be finite"):
+        ratio_estimate([1, 1, 1], [1e308, 1e308, 1], "abc")
