@@ -7,14 +7,14 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from humanline.evaluate.answers import SAMPLES, SCORED, read_each_once
 from humanline.evaluate.folder import held_folder
 from humanline.evaluate.model_files import files_at_hand, files_of, files_of_rewards, settle_rewards
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, in_full, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
-from humanline.system.files import output_path
+from humanline.system.files import output_path, write_text
 from humanline.system.folders import finish_removal, remove_folder
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
@@ -26,6 +26,10 @@ from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout
 from humanline.train.run.fingerprint import flat, same_settings
 
+if TYPE_CHECKING:
+    from humanline.train.data.sets import Report
+
+LEFT_OUT = "left-out.json"  # how many prompts were not asked, by reason
 _WHOLE = "model"  # of an adapter and its base
 
 
@@ -44,8 +48,9 @@ def evaluate(
 ) -> Path:
     """Ask the model of a recipe, score its answers, and write what it reached; return the evaluation file.
 
-    The folder `out` then holds samples.jsonl, scored.jsonl and evaluation.json. The same command goes on with a folder
-    that was begun: nothing is sampled or scored twice.
+    The folder `out` then holds samples.jsonl, scored.jsonl and evaluation.json; and left-out.json where some prompts of
+    the file were not asked, whose counts by reason the summary has too (``left_out``). The same command goes on with a
+    folder that was begun: nothing is sampled or scored twice.
 
     Parameters
     ----------
@@ -90,13 +95,15 @@ def evaluate(
         else:
             with _whole_model(prepared, folder, say) as whole:
                 if not asked.is_file():
-                    sample(whole, str(asked), stop=stop, say=say, progress=progress("prompts"))
+                    _sample_noting(whole, asked, folder / LEFT_OUT, stop, say, progress("prompts"))
                 score(whole, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
         rollouts, scoring = read_rollouts(folder / SCORED), scoring_of(prepared)
         _say_uneven(rollouts, prepared, say)
         scores = read_scores(folder / SCORED, rollouts)
         summary = summarise(rollouts, scores, key=key_of(scoring), ks=ks)
         summary |= {} if source is not None else {"template": prepared.data.template}
+        if source is None and (folder / LEFT_OUT).is_file():
+            summary["left_out"] = json.loads((folder / LEFT_OUT).read_text(encoding="utf-8"))
         found_name, found_seed = whose(Path(config.model))
         write_evaluation(
             target,
@@ -111,6 +118,22 @@ def evaluate(
     for line in describe_summary(summary):
         say(line)
     return target
+
+
+def _sample_noting(
+    config: TrainConfig, answers: Path, left_out: Path, stop: StopSignal | None, say: Say, progress: Progress | None
+) -> None:
+    """Sample answers, and write beside them how many prompts were not asked, by reason, if any was not."""
+    reports: list[Report] = []
+    sample(config, str(answers), stop=stop, say=say, progress=progress, told=reports.append)
+    for report in reports:
+        counts = {
+            "too_long": report.lengths.dropped_prompt_too_long + report.lengths.dropped_too_long,
+            "special_tokens": report.lengths.dropped_special_token,
+            "bad_rows": report.bad_rows.bad if report.bad_rows else 0,
+        }
+        if any(counts.values()):
+            write_text(left_out, json.dumps(counts) + "\n")
 
 
 def as_rounds(config: TrainConfig, prompts: str | None, samples: str | None = None) -> TrainConfig:

@@ -161,6 +161,21 @@ def test_a_folder_of_another_evaluation_is_left_alone(recipe, capsys):
     assert Path("a/evaluation.json").read_bytes() == before
 
 
+def test_prompts_that_were_left_out_are_counted(recipe, toy):
+    """Also by a call that finds the answers there."""
+    rows = [json.loads(line) for line in Path(toy["prompts"]).read_text().splitlines()]
+    content = [{"role": "user", "content": "a" * 300}]
+    rows[3] = rows[3] | {"prompt": content if isinstance(rows[3]["prompt"], list) else content[0]["content"]}
+    Path("prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("evaluate", recipe, "--prompts", "prompts.jsonl", "data.too_long=drop", "--out", "a", "--quiet")
+    for _ in range(2):
+        assert run(*words) == 0
+        found = read_evaluation("a")
+        assert found.summary["left_out"] == {"too_long": 1, "special_tokens": 0, "bad_rows": 0}
+        assert len(found.items) == len(rows) - 1
+        Path("a/evaluation.json").unlink()
+
+
 def test_a_model_of_the_hub_is_the_same_before_and_after_it_was_fetched(tmp_path, monkeypatch):
     """Told by its settings, which are asked for first: other files come into the cache one by one."""
     import huggingface_hub

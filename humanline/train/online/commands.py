@@ -31,6 +31,7 @@ from humanline.train.run.processes import RoundError
 
 if TYPE_CHECKING:  # which imports what takes seconds
     from humanline.train.data.render import Renderer
+    from humanline.train.data.sets import Report
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -48,6 +49,7 @@ def sample(
     stop: StopSignal | None = None,
     say: Say = show,
     progress: Progress | None = None,
+    told: Callable[[Report], None] = lambda report: None,
 ) -> Path:
     """Sample completions of the prompts in data.train with the model of a recipe, and return the file.
 
@@ -61,6 +63,8 @@ def sample(
         Take the first so many prompts only.
     stop : StopSignal, optional
     say, progress : callable
+    told : callable
+        Called with the report on the prompts: how many were left out, and why.
 
     Raises
     ------
@@ -82,6 +86,7 @@ def sample(
         contexts, report = read_contexts(config, config.data.train, renderer)
         contexts = contexts[:limit]
         say(str(report))
+        told(report)
         _sample_work(work, config, contexts, rounds, renderer, accelerator, say, progress)
         work.publish()
     asked_again: Counter[str] = Counter()
