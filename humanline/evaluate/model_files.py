@@ -1,4 +1,4 @@
-"""What tells one model from another without reading all of its weights."""
+"""What an evaluation notes of the models it is of, so that others in their place are noticed."""
 
 from __future__ import annotations
 
