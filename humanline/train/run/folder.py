@@ -139,10 +139,7 @@ class RunFolder:
             )
 
     def began(self) -> dict[str, Any]:
-        """Return the facts that a resumed run began with; none before they are written.
-
-        What an earlier version did not write down then is that of the newest checkpoint, as far as that tells it.
-        """
+        """Return the facts that a resumed run began with; those that an older version left out, by a checkpoint."""
         return told_by_newest(self.checkpoints) | _facts_in(self.start) if self.resume else {}
 
     def refuse_other_code(self, now: dict[str, str]) -> None:

@@ -431,10 +431,12 @@ def test_unknown_targets_are_refused_before_weights_are_read(toy, tmp_path, monk
 
 
 def test_targets_choose_the_layers(toy, tmp_path):
-    """Only the named layers get additions."""
+    """Only the named layers get additions; their names are written in order, not in that of a set."""
     result = run(toy, tmp_path / "run", adapter=LORA | {"targets": ["q_proj", "1.mlp.down_proj"]}, training__steps=1)
     layers = {name.split(".lora_")[0].partition("layers.")[2] for name in adapter_weights(result)}
     assert layers == {"0.self_attn.q_proj", "1.self_attn.q_proj", "1.mlp.down_proj"}
+    names = json.loads((result.model / "adapter_config.json").read_text(encoding="utf-8"))["target_modules"]
+    assert len(names) == 3 and names == sorted(names)
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(toy, tmp_path):
@@ -455,6 +457,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(toy, tmp_path):
         assert all("lora" in name for name in load_file(saved))
 
 
+@pytest.mark.slow
 def test_every_process_writes_the_same_files_of_an_adapter(toy, tmp_path):
     """Whatever order Python's sets have in a process, the bytes of a saved adapter, its manifest too, are the same."""
     code = (
