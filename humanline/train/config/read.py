@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -182,8 +183,8 @@ def _plain(node: Any, depth: int = 0, count: list[int] | None = None) -> Any:
         raise _TooLargeError
     if isinstance(node, dict):
         names = [str(key) for key in node]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise _SameKeyError(node, twice[0])
+        if len(set(names)) < len(names):
+            raise _SameKeyError(node, Counter(names).most_common(1)[0][0])
         return {str(key): _plain(value, depth + 1, count) for key, value in node.items()}
     if isinstance(node, list):
         return [_plain(value, depth + 1, count) for value in node]
