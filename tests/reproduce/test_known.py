@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from humanline.cli import main
-from humanline.reproduce import known, versions
+from humanline.reproduce import known, suite, versions
 from humanline.reproduce.cells import core
 from humanline.reproduce.foretold import read_levels
 from humanline.reproduce.known import check_known, refuse_loss, take_over, writers_elsewhere
@@ -208,8 +208,9 @@ def test_levels_that_are_no_table_are_named(tmp_path):
             read_levels(tmp_path / "levels.csv")
 
 
-def test_levels_that_are_no_table_are_named_before_anything_runs(tmp_path, capsys):
+def test_levels_that_are_no_table_are_named_before_anything_runs(monkeypatch, tmp_path, capsys):
     """They are needed at the end: a malformed one was named after hours of runs."""
+    monkeypatch.setattr(suite, "run_suite", lambda *_, **__: pytest.fail("it began to run"))
     table = write(tmp_path / "runs.csv", grid())
     (tmp_path / "levels.csv").write_text("start,more\n0,1\n")
     words = ["reproduce", "letters", "--all", "--known", table, "--out", str(tmp_path / "out"), "--quiet"]
