@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from humanline.evaluate.answers import SAMPLES, SCORED
 from humanline.evaluate.folder import held_folder
@@ -28,6 +28,9 @@ from humanline.train.online.ledger import json_rows
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Completion, Rollout, Score
 from humanline.train.run.fingerprint import flat, same_settings
+
+if TYPE_CHECKING:
+    from humanline.train.data.sets import Report
 
 _NAMES = ("chosen", "rejected")
 
@@ -100,10 +103,12 @@ def evaluate_preferences(
     with held_folder(folder, flat(plan), say):
         if reference is None:
             pairs, dropped = _by_scoring(prepared, preferences, folder, stop, say, progress)
+            unrated: dict[str, int] = {}  # rewards read pairs of any length
         else:
-            pairs, dropped = by_implicit_reward(config, preferences, reference, say=say, progress=progress("pairs"))
+            pairs, report = by_implicit_reward(config, preferences, reference, say=say, progress=progress("pairs"))
+            dropped, unrated = report.bad_rows.bad if report.bad_rows else 0, _unrated(report)
         judged = _by_prompt(pairs)
-        summary = summarise_pairs(judged, pairs) | {"dropped_rows": dropped}
+        summary = summarise_pairs(judged, pairs) | {"dropped_rows": dropped, "left_out": unrated}
         found_name, found_seed = whose(Path(config.model))
         settings = {
             "prompts": prompt_digest([[one.id, one.prompt] for one in judged]),
@@ -219,10 +224,10 @@ def _as_rollouts(config: TrainConfig, preferences: str) -> tuple[list[Rollout], 
 
 def by_implicit_reward(
     config: TrainConfig, preferences: str, reference: str, *, say: Say = show, progress: Progress | None = None
-) -> tuple[list[Pair], int]:
+) -> tuple[list[Pair], Report]:
     """Return the pairs of a preference file, rated by sequence log-ratios of a recipe's model and a reference.
 
-    And how many rows were dropped as bad.
+    And the report on its rows, which tells those that are in no pair.
 
     One model is in memory at a time. Rows go through the recipe's template and limits, as in training.
 
@@ -289,7 +294,19 @@ def by_implicit_reward(
         answers = prompt_digest([[int(token) for token in one.ids] for one in unit.sequences])
         ratings = (_rated(a - b) for a, b in zip(ours, theirs, strict=True))
         pairs.append(Pair(unit.id, prompt, answers, *ratings))
-    return pairs, 0 if report.bad_rows is None else report.bad_rows.bad
+    return pairs, report
+
+
+def _unrated(report: Report) -> dict[str, int]:
+    """Return how many pairs have no part in any number, by reason."""
+    lengths = report.lengths
+    counts = {
+        "too_long": lengths.dropped_too_long + lengths.dropped_prompt_too_long,
+        "special_tokens": lengths.dropped_special_token,
+        "empty_answers": lengths.dropped_empty_completion,
+        "same_answers": lengths.dropped_identical,
+    }
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def _rated(value: float) -> Score:
@@ -316,6 +333,9 @@ def _described(summary: dict[str, Any]) -> list[str]:
     lines = [f"{summary['pairs']} pairs of {summary['problems']} prompts"]
     if summary["dropped_rows"]:
         lines.append(f"{summary['dropped_rows']} rows were dropped as bad, and are in no number")
+    if summary["left_out"]:
+        parts = [f"{count} {reason.replace('_', ' ')}" for reason, count in summary["left_out"].items()]
+        lines.append(f"{sum(summary['left_out'].values())} pairs were left out ({', '.join(parts)})")
     for name in ("accuracy", "margin", *_NAMES):
         fact = summary[name]
         known = "interval not known" if fact["low"] is None else f"{fact['low']:.4f} to {fact['high']:.4f}"

@@ -118,6 +118,21 @@ def test_rows_that_are_dropped_are_counted(recipe, changed, capsys, reference):
         assert read_evaluation("a").summary["pairs"] == 9
 
 
+def test_pairs_that_no_model_reads_are_counted(recipe, changed, capsys):
+    """A reward reads any pair; a model none that is longer than the recipe lets it be."""
+    long = {"prompt": "p", "chosen": "1 " * 500, "rejected": "2"}
+    pairs = write([long, *({"prompt": f"q{n}"} | FIXED for n in range(4))])
+    words = "evaluate", recipe, "data.too_long=drop", "data.max_length=64", "--preferences", pairs
+    assert main([*words, "--reference", changed, "--out", "a"]) == 0
+    assert "1 pairs were left out (1 too long)" in capsys.readouterr().err
+    found = read_evaluation("a").summary
+    assert found["pairs"] == 4 and found["left_out"] == {"too_long": 1}
+    assert main([*words, "--out", "b"]) == 0
+    assert "left out" not in capsys.readouterr().err
+    found = read_evaluation("b").summary
+    assert found["pairs"] == 5 and found["left_out"] == {}
+
+
 def test_the_implicit_reward_is_that_of_training(recipe, toy, changed):
     """Accuracy and margin equal those that a run measures on its held-out pairs, against the model it began with."""
     words = "--preferences", toy["held_out"], "--reference", toy["model"], "--name", "changed"
