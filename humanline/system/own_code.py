@@ -22,7 +22,14 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    ExtensionFileLoader,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +39,7 @@ CALL = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # what names a function: `module:funct
 _LONGEST = 300  # characters of what an exception says
 _PACKAGES = {"site-packages", "dist-packages"}
 _LATER = {"bitsandbytes", "datasets", "math_verify", "matplotlib", "peft", "sympy", "torchao"}  # imported when needed
+_LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader)
 _HOUSE = Path(__file__).resolve().parent.parent
 
 _added: list[str] = []  # folders at the end of the path: of what was imported last, not of earlier recipes
@@ -51,8 +59,8 @@ class Loaded:
     function : callable
     sources : dict of str to str
         SHA-256 of every file that it is made of, by its module's name: the file of its module and those that it
-        imports, directly or not and anywhere in the file, unless they are installed. Empty where there is no such file,
-        as of what is defined in a notebook.
+        imports, directly or not and anywhere in the file, unless they are installed. What a compiled one imports is not
+        known. Empty where there is no such file, as of what is defined in a notebook.
     """
 
     function: Callable[..., Any]
@@ -115,7 +123,7 @@ def digests_of(call: str, beside: str | None = None) -> dict[str, str]:
     try:
         with _searched(places(beside)):
             files = _own_files(call.partition(":")[0])
-            return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+            return {name: _digest(path) for name, path in files.items()}
     except (OwnCodeError, OSError):
         return {}
     finally:
@@ -149,7 +157,7 @@ def _own_files(module: str) -> dict[str, Path]:
     waiting = [] if module == "__main__" else [module]  # the program itself is imported already
     while waiting:
         name = waiting.pop()
-        if name in found or (spec := _spec(name)) is None or not isinstance(spec.loader, SourceFileLoader):
+        if name in found or (spec := _spec(name)) is None or not isinstance(spec.loader, _LOADERS):
             continue
         path = Path(spec.origin or "").resolve()
         if name != module and is_installed(path):
@@ -228,14 +236,26 @@ def is_installed(path: Path) -> bool:
 
 def _noted(files: Mapping[str, Path]) -> dict[str, str]:
     """Return digests of files; forget modules that were imported of another text, or unknown, or import such ones."""
-    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    digests = {name: _digest(path) for name, path in files.items()}
     now = {name: (str(path), digests[name]) for name, path in files.items()}
-    stale = {name for name, one in now.items() if name in sys.modules and _imported.get(name) != one}
+    compiled = {name for name, path in files.items() if path.name.endswith(tuple(EXTENSION_SUFFIXES))}
+    for name in sorted(compiled & sys.modules.keys() & _imported.keys()):
+        if _imported[name] != now[name]:
+            raise OwnCodeError(
+                f"cannot be imported anew: {files[name]} is compiled and has changed since this process imported it, "
+                "which Python does once; start again"
+            )
+    stale = {name for name, one in now.items() if name in sys.modules and _imported.get(name) != one} - compiled
     for name, path in files.items():
-        if stale and not is_installed(path) and not stale.isdisjoint(_own_files(name)):
+        if stale and not is_installed(path) and name not in compiled and not stale.isdisjoint(_own_files(name)):
             sys.modules.pop(name, None)
     _imported.update(now)
     return digests
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _words(error: BaseException) -> str:

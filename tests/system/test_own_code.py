@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
+import py_compile
+import shutil
+import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
+import humanline
 from humanline.system.own_code import OwnCodeError, digests_of, load_call
 
 
@@ -126,6 +133,57 @@ def test_a_library_that_is_installed_to_be_edited_takes_nobodys_place(here, monk
     (here / "bitsandbytes.py").write_text("value = 4\n")
     with pytest.raises(OwnCodeError, match="has the name of a library"):
         load_call("own_user:f")
+
+
+EXTENSION = """
+#include <Python.h>
+static PyObject *f(PyObject *self, PyObject *none) { return PyLong_FromLong(NUMBER); }
+static PyMethodDef methods[] = {{"f", f, METH_NOARGS, ""}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "compiled", "", -1, methods};
+PyMODINIT_FUNC PyInit_compiled(void) { return PyModule_Create(&module); }
+"""
+
+
+def test_compiled_files_count(here):
+    """A changed one cannot be imported anew within a process, and is refused; a new process computes with it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    headers = sysconfig.get_paths()["include"]
+    if compiler is None or not (Path(headers) / "Python.h").is_file():
+        pytest.skip("no C compiler, or no headers of Python")
+    target = here / f"compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+    def compiled(number: int) -> None:
+        target.unlink(missing_ok=True)  # what is mapped is not written into
+        (here / "compiled.c").write_text(EXTENSION.replace("NUMBER", str(number)))
+        subprocess.run([compiler, "-shared", "-fPIC", f"-I{headers}", "compiled.c", "-o", target], check=True)
+
+    (here / "mine.py").write_text("import compiled\ndef f(): return compiled.f()\n")
+    compiled(1)
+    first = load_call("mine:f")
+    assert first.function() == 1 and load_call("compiled:f").function() == 1
+    assert first.sources == digests_of("mine:f") and set(first.sources) == {"compiled", "mine"}
+    (here / "mine.py").write_text("import compiled\ndef f(): return 10 * compiled.f()\n")
+    assert load_call("mine:f").function() == 10  # what is not compiled is imported anew
+    compiled(2)
+    assert digests_of("mine:f")["compiled"] != first.sources["compiled"]
+    for call in ("mine:f", "compiled:f"):
+        with pytest.raises(OwnCodeError, match=r"compiled\S* is compiled and has changed since .*; start again"):
+            load_call(call)
+    words = "from humanline.system.own_code import load_call; print(load_call('mine:f').function())"
+    environment = os.environ | {"PYTHONPATH": str(Path(humanline.__file__).parents[1])}
+    assert (
+        subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True).stdout == "20\n"
+    )
+
+
+def test_a_module_without_its_source_counts(here):
+    """As Python reads it: a .pyc in the place of the .py."""
+    (here / "bare.py").write_text("def f(): return 1\n")
+    py_compile.compile("bare.py", cfile="bare.pyc", doraise=True)
+    (here / "bare.py").unlink()
+    loaded = load_call("bare:f")
+    assert loaded.function() == 1
+    assert loaded.sources == {"bare": hashlib.sha256((here / "bare.pyc").read_bytes()).hexdigest()}
 
 
 def test_one_file_alone_has_its_own_digest(here):
