@@ -9,11 +9,14 @@ out, it holds no model at all: a server samples, from a folder that they have wr
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
+import sys
 import traceback
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +145,20 @@ def _save_weights(policy: nn.Module, path: Path) -> None:
     patient(path, act, size)
 
 
+@contextlib.contextmanager
+def _without_program() -> Iterator[None]:
+    """Have processes that are started not run the program again that started this one.
+
+    They need nothing of it, and one without `if __name__ == "__main__":` would train there too.
+    """
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
+
+
 class Ahead:
     """Run one job at a time in a second process, which waits for the next one in between.
 
@@ -167,7 +184,7 @@ class Ahead:
             self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
             with sparing():  # each by itself, since starting the first lets some of the signals through again
                 multiprocessing.resource_tracker.ensure_running()
-            with sparing():
+            with sparing(), _without_program():
                 self.process.start()
             theirs.close()
         self.pipe.send(job)

@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 import shutil
+import sys
+import types
 from collections import Counter
 from itertools import product
 from multiprocessing import Pipe
@@ -642,14 +644,22 @@ def _distinct(output: str) -> int:
 
 
 class TestOverlap:
-    def test_the_next_round_is_one_policy_older(self, toy, prompts, tmp_path):
-        """With overlap a round's samples come from the policy of one round before; a stop changes nothing."""
+    def test_the_next_round_is_one_policy_older(self, toy, prompts, tmp_path, monkeypatch):
+        """With overlap a round's samples come from the policy of one round before.
+
+        The second process does not run the program again that trains: it may have no `if __name__ == "__main__":`.
+        """
+        program = types.ModuleType("__main__")
+        program.__file__ = str(tmp_path / "program.py")
+        Path(program.__file__).write_text(f"open({str(tmp_path / 'run again')!r}, 'w')\n")
+        monkeypatch.setitem(sys.modules, "__main__", program)
         rounds = {"contexts_per_round": 16, "samples": 2, "count": 3, "overlap": True}
         whole = online(toy, prompts, tmp_path / "whole", rounds=rounds)
         train(whole, show_progress=False)
         plans = [json.loads((tmp_path / f"whole/rounds/{n:05d}/plan.json").read_text())["policy"] for n in range(3)]
         assert plans[0] == plans[1] != plans[2]
         assert not list((tmp_path / "whole" / "rounds").rglob("weights.safetensors"))
+        assert sys.modules["__main__"] is program and not (tmp_path / "run again").exists()
 
     @pytest.mark.parametrize(
         ("error", "says"),
