@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from humanline.integrations.trl import TrainerError, kept
+from humanline.integrations.trl import TrainerError, kept, stand_ins
 from humanline.integrations.trl.counts import Counts
 from humanline.integrations.trl.hooks import Humanline
 from humanline.integrations.trl.reference import Reference
@@ -405,6 +406,49 @@ def test_a_loss_that_asks_otherwise_is_noticed():
     with pytest.raises(RuntimeError, match="did not ask its reference"):
         trainer.train(1)
     assert Unscored()(labels=torch.zeros(2, 6)).log_probs.shape == (2, 5)
+
+
+def noisy(trainer: Trainer, noise: Any) -> Trainer:
+    """Have a layer's output pass through this in training, as dropout does that no module shows."""
+    trainer.model.layer.register_forward_hook(lambda layer, _, out: noise(out) if layer.training else out)
+    return trainer
+
+
+def test_noise_that_no_module_shows_ends_the_run_before_its_first_update():
+    """Two passes of the same weights that draw and differ are an error, in any micro-batch of the first step."""
+    for accumulation in (1, 2):
+        trainer = noisy(with_humanline(BeforeStep(every=1), accumulation=accumulation), nn.functional.dropout)
+        with pytest.raises(
+            RuntimeError, match=r"same weights differ by up to .* nats a token: it has dropout or noise"
+        ):
+            trainer.train(1)
+        assert not moved(trainer)
+    passes: list[int] = []
+
+    def late(out: Tensor) -> Tensor:
+        passes.append(1)
+        torch.rand(1)
+        return nn.functional.dropout(out) if len(passes) > 4 else out
+
+    trainer = noisy(with_humanline(BeforeStep(every=1), accumulation=2), late)
+    with pytest.raises(RuntimeError, match="same weights differ"):
+        trainer.train(1)
+    assert len(passes) == 3 + 2 and not moved(trainer)  # the reference twice and the policy, and again
+
+
+def test_numbers_that_are_drawn_for_nothing_change_nothing(monkeypatch):
+    """A model that draws and uses nothing of it trains, its random numbers those of a run without the second pass."""
+    runs = []
+    for looked in (True, False):
+        if not looked:
+            monkeypatch.setattr(stand_ins, "without_noise", operator.call)
+        passes: list[Tensor] = []
+        trainer = noisy(with_humanline(BeforeStep(every=1)), lambda out, to=passes: (to.append(torch.rand(1)), out)[1])
+        torch.manual_seed(0)
+        trainer.train(3)
+        runs.append((len(passes), torch.rand(1), trainer.model.layer.weight))
+    assert [one[0] for one in runs] == [2 * 3 + 1, 2 * 3]
+    assert torch.equal(runs[0][1], runs[1][1]) and torch.equal(runs[0][2], runs[1][2])
 
 
 class Grpo(Trainer):

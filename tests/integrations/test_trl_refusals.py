@@ -137,7 +137,7 @@ def test_the_term_of_beta_0_is_not_there_to_be_refused():
 
 
 def test_dropout_is_refused_wherever_it_is():
-    """A module's rate, and one that a module keeps as a number, each above 0; at 0 both pass."""
+    """A module's rate, one that a module keeps as a number, and an adapter's by its name, above 0; at 0 all pass."""
 
     class Attention(nn.Module):
         def __init__(self, rate: float) -> None:
@@ -145,7 +145,12 @@ def test_dropout_is_refused_wherever_it_is():
             self.attention_dropout = rate
             self.weight = nn.Parameter(torch.ones(1))
 
-    for make in (Attention, lambda rate: nn.Sequential(nn.Linear(1, 1), nn.Dropout(rate))):
+    class LoKr(nn.Linear):
+        def __init__(self, rate: float) -> None:
+            super().__init__(1, 1)
+            self.rank_dropout, self.rank_dropout_scale = {"default": rate}, {"default": True}
+
+    for make in (Attention, LoKr, lambda rate: nn.Sequential(nn.Linear(1, 1), nn.Dropout(rate))):
         assert refuse(stand_in("DPOTrainer", make(0.0)), CLIP, SCHEDULE)
         with pytest.raises(TrainerError, match=r"dropout is above 0 \(.* = 0.1, 1 such.*disable_dropout=True"):
             refuse(stand_in("DPOTrainer", make(0.1)), CLIP, SCHEDULE)

@@ -49,6 +49,7 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         self.resumed: dict[int, dict[str, Tensor]] = {}  # by the step of the checkpoint
         self.steps = Steps()
         self.synced: int | None = None  # the last step before whose update the reference was taken
+        self.first = True  # the first step of the training is not through
 
     def attach(self) -> None:
         """Put this into the trainer, and let go of the trainer's own reference."""
@@ -80,7 +81,10 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             self.reference.take()
         inputs = dict(inputs)
         tell = partial(tell_grpo, inputs, trainer.beta != 0) if self.grpo else self.replayed.tell
-        policy = ClippedPolicy(model, self.reference, self.clip, self._scoring, tell, inputs.get("KL_input_ids"))
+        policy = ClippedPolicy(
+            model, self.reference, self.clip, self._scoring, tell, inputs.get("KL_input_ids"), in_step and self.first
+        )
+        self.first = self.first and not (in_step and last)
         self.replayed.scored.clear()
         loss = theirs(policy, inputs, *more, **named)
         if self.replayed.scored or not policy.scored:
@@ -108,7 +112,7 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         resumed, self.resumed = self.resumed, {}
         self.counts = {"train": Counts(), "eval": Counts()}  # an earlier run may have ended within a step
         self.steps.forget()
-        self.synced = None
+        self.synced, self.first = None, True
         if state.global_step in resumed:
             self.reference.become(resumed[state.global_step])
         elif resumed or state.global_step > 0:

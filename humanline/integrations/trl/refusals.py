@@ -139,7 +139,7 @@ def _of_model(model: Any) -> Iterator[str]:
     """Look for what makes two passes of the same weights differ."""
     noisy: dict[str, float] = {}
     for name, module in model.named_modules():
-        own = {key: value for key, value in vars(module).items() if "drop" in key and isinstance(value, float)}
+        own = {key: value for key, value in _rates(module) if "drop" in key}
         if "Dropout" in type(module).__name__:
             own["p"] = getattr(module, "p", 0.0)
         noisy |= {f"{name}.{key}".lstrip("."): value for key, value in own.items() if value > 0}
@@ -147,8 +147,8 @@ def _of_model(model: Any) -> Iterator[str]:
         first, rate = next(iter(noisy.items()))
         yield (
             f"dropout is above 0 ({first} = {rate:g}, {len(noisy)} such in all), so policy and reference would differ "
-            "by chance: leave disable_dropout=True, and set the rates in the model's configuration to 0 "
-            "(model_init_kwargs={'attention_dropout': 0.0})"
+            "by chance: leave disable_dropout=True, and set the rates in the model's configuration "
+            "(model_init_kwargs={'attention_dropout': 0.0}) and in the peft_config to 0"
         )
     places = {str(one) for one in (getattr(model, "hf_device_map", None) or {}).values()}
     if len(places) > 1:
@@ -160,6 +160,14 @@ def _of_model(model: Any) -> Iterator[str]:
         yield "adapters that add tokens to the prompt (prompt, prefix and p-tuning) have not been tried: use LoRA"
     if not any(one.requires_grad for one in model.parameters()):
         yield "no weight of the model is trained: check requires_grad and the peft_config"
+
+
+def _rates(module: Any) -> Iterator[tuple[str, float]]:
+    """Return the numbers that a module keeps, by name; those of adapters (LoHa, LoKr) stand in a mapping by adapter."""
+    for key, value in vars(module).items():
+        for name, one in value.items() if isinstance(value, dict) else [("", value)]:
+            if isinstance(one, float):
+                yield f"{key}.{name}".rstrip("."), one
 
 
 def warn_of_another_reference(trainer: Any) -> None:

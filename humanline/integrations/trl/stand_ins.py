@@ -7,6 +7,7 @@ The losses call `model(..., labels=labels, fused_lm_head=True).log_probs`, (B, T
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from humanline.integrations.trl.counts import Counts
 from humanline.integrations.trl.head import log_probs_alone
+from humanline.integrations.trl.noise import without_noise
 from humanline.objectives import token_log_ratio
 from humanline.theory import ClipRange
 
@@ -52,6 +54,8 @@ class ClippedPolicy:
         Told of each call of the loss: all of them up to then.
     bare : tensor or None
         Rows (`input_ids`) of which the loss reads log-probabilities alone: KTO's mismatched pairs.
+    watched : bool
+        Whether to raise RuntimeError if the reference's passes differ by chance.
     scored : list of Scored
         One for each call, in order.
     """
@@ -62,6 +66,7 @@ class ClippedPolicy:
     scoring: Callable[[], AbstractContextManager[Any]]
     tell: Callable[[list[Scored]], None]
     bare: Tensor | None = None
+    watched: bool = False
     scored: list[Scored] = field(default_factory=list)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +74,8 @@ class ClippedPolicy:
         if not kwargs.get("fused_lm_head"):
             return self.model(*args, **kwargs)
         with torch.no_grad(), self.scoring():  # first, while the policy's pass keeps nothing for its gradient yet
-            ref = self.reference(*args, **kwargs).log_probs.float()
+            passed = without_noise if self.watched else operator.call
+            ref = passed(lambda: self.reference(*args, **kwargs).log_probs.float())
         with log_probs_alone() if kwargs["input_ids"] is self.bare else contextlib.nullcontext():
             output = self.model(*args, **kwargs)
         mask = kwargs["labels"][:, 1:] != IGNORED
