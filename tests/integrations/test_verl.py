@@ -6,6 +6,7 @@ With verl's own functions it is tested in `test_verl_installed.py`, in an enviro
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import tomllib
@@ -96,11 +97,13 @@ class TestRefusals:
         environment(**BOUNDS)
         with pytest.raises(ValueError, match=r"actor\.clip_ratio_c=4\.49 or more"):
             verl.policy_loss(*[torch.zeros(1, 2)] * 4, config=SimpleNamespace(get=lambda name, default: 3.0))
-        for high in (0.0, 0.3, 1.5, 4.0):
-            said = math.ceil(math.exp(high) * 100) / 100
+        for high in (0.0, 0.3, 1.5, 4.0, 9.5, 20.0):
+            below = math.nextafter(math.exp(high), 0)
+            with pytest.raises(ValueError, match="clip_ratio_c") as told:
+                loss._refuse_dual_clip(ClipRange(-1.0, high), {"clip_ratio_c": below})
+            said = float(re.search(r"actor\.clip_ratio_c=(\S+) or more", str(told.value))[1])
+            assert 0 <= said - math.exp(high) < 0.01 + 1e-6
             loss._refuse_dual_clip(ClipRange(-1.0, high), {"clip_ratio_c": said})
-            with pytest.raises(ValueError, match="clip_ratio_c"):
-                loss._refuse_dual_clip(ClipRange(-1.0, high), {"clip_ratio_c": math.exp(high) - 1e-9})
 
     def test_syncing_that_is_named_and_does_not_happen(self, environment):
         """Outside of a round of mini-batches the loss stops the run, and does not train on the round's start."""

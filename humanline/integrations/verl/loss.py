@@ -97,7 +97,7 @@ def _refuse_dual_clip(clip: ClipRange, config: Any) -> None:
         raise ValueError(
             f"clip_ratio_c = {ceiling:g} is below exp({HIGH}) = exp({clip.high:g}) = {most:.6g}: "
             "for answers with a negative advantage verl's dual clip would cut off ratios that humanline's range keeps. "
-            f"Set actor_rollout_ref.actor.clip_ratio_c={math.ceil(most * 100) / 100:g} or more, or lower {HIGH}."
+            f"Set actor_rollout_ref.actor.clip_ratio_c={math.ceil(most * 100) / 100:.2f} or more, or lower {HIGH}."
         )
 
 
