@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from humanline.plots import _style
 from humanline.plots._table import Row, Table, points, settings
+from humanline.system.terminal import shorten, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from humanline.evaluate.compare import Comparison
 
 _LOW, _MIDDLE, _HIGH = "lower end", "difference", "upper end"
+_WIDEST, _LONGEST = 40, 160  # characters of a line of a label, and of a label: what is drawn needs room beside it
 
 
 def rows(comparison: Comparison) -> list[Row]:
@@ -48,7 +51,9 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 def _draw(table: Table) -> Figure:
     names = table.series(_MIDDLE)
-    figure, (axis,) = _style.panels([6.5], height=1.5 + 0.36 * len(names), title="Differences to the baseline")
+    labels = [_label(name) for name in names]
+    each = max(0.36, 0.1 + 0.16 * max(label.count("\n") + 1 for label in labels))
+    figure, (axis,) = _style.panels([6.5], height=1.5 + each * len(names), title="Differences to the baseline")
     low, middle, high = (np.array([table.xy(panel, name)[0][0] for name in names]) for panel in (_LOW, _MIDDLE, _HIGH))
     places = np.arange(len(names))
     known = np.isfinite(low)
@@ -63,9 +68,14 @@ def _draw(table: Table) -> Figure:
         text += " Dashed: the margin."
     if not known.all():
         text += " A point without a line: one value, so that no interval is known."
-    axis.set_yticks(places, names)
+    axis.set_yticks(places, labels, parse_math=False)  # between two dollar signs of a name there is no formula
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.grid(axis="y", visible=False)
     axis.set_xlabel("difference, in the unit of the values")
     _style.note(figure, text)
     return figure
+
+
+def _label(name: str) -> str:
+    """Return the name of a difference in lines, its middle left out where it is very long."""
+    return textwrap.fill(shorten(visible(name), _LONGEST), _WIDEST)

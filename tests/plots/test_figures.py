@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import itertools
 import os
 import re
 import subprocess
@@ -233,3 +234,22 @@ def test_a_full_disk_leaves_no_half_figure(tmp_path, monkeypatch):
         with pytest.raises(OSError, match=r"/a\.(svg|csv) cannot be written: No space left on device"):
             write()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_names_of_differences_are_text_and_leave_room_for_them():
+    """Names of 45 characters, as models have, and of 900 stand in lines beside the differences; dollars are dollars."""
+    model, baseline = "qwen3-0.6b-gsm8k-humanline-k1-lr1e-6-seed0-b8", "qwen3-0.6b-gsm8k-grpo-offline-lr1e-6-seed0-b8"
+    rows = _table.settings(margin=np.nan, confidence=95, both_sides=0)
+    for place, name in enumerate((f"{model} − {baseline}", f"{'x' * 900} − b", r"from $5 to $\q − b")):
+        for panel, x in (("lower end", 0.1), ("difference", 0.2), ("upper end", 0.3)):
+            rows += _table.points(panel, name, x, place)
+    figure = draw("differences", rows)
+    figure.draw_without_rendering()  # where a formula that is none would be an error
+    (axis,) = figure.axes
+    assert axis.get_window_extent().width > 0.4 * figure.bbox.width
+    labels = axis.get_yticklabels()
+    assert labels[0].get_text().replace("\n", "").replace(" ", "") == f"{model}−{baseline}"
+    assert not any(label.get_parse_math() for label in labels)
+    boxes = [label.get_window_extent() for label in labels]
+    assert min(box.x0 for box in boxes) >= 0
+    assert all(below.y1 < above.y0 for above, below in itertools.pairwise(boxes))
