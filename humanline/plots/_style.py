@@ -18,6 +18,7 @@ BLACK, GREY, RED, BLUE, GREEN, ORANGE, PINK, SKY = (
     *("#009E73", "#E69F00", "#CC79A7", "#56B4E9"),
 )
 DPI = 150
+NOTE = 7.5  # points, of the letters of a note
 _STYLE = {
     "font.size": 9.0,
     "axes.titlesize": 9.5,
@@ -65,7 +66,7 @@ def panels(widths: list[float], *, height: float, title: str, down: int = 1) -> 
 
 def note(figure: Figure, text: str) -> None:
     """Write below the panels what a reader needs to know to read them."""
-    figure.supxlabel(text, x=0.012, ha="left", fontsize=7.5, color="#444444")
+    figure.supxlabel(text, x=0.012, ha="left", fontsize=NOTE, color="#444444")
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

@@ -104,19 +104,20 @@ def draw(rows: Sequence[Row], columns: int | None = None) -> Figure:
 
 
 def _draw(table: Table, names: list[str], columns: int | None) -> Figure:
-    title = "How far a run went from its start, and its score there"
+    title = textwrap.fill("How far a run went from its start, and its score there", 36 * len(names))
     figure, axes = _style.panels([3.7] * len(names), height=3.9, title=title)
     for axis, name in zip(axes, names, strict=True):
         _panel(axis, table, name)
         axis.set_title(name)
-    if lost := _not_drawn(table, names):
-        _style.note(figure, "\n".join(textwrap.wrap(lost, 64 * len(names))))
     axes[0].set_ylabel("score")
     shown: dict[str, Any] = {}
     for axis in axes:
         shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     most = 2 * len(names) + 1 if columns is None else columns
-    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(len(shown), most))
+    lost = textwrap.fill(_not_drawn(table, names), 64 * len(names))
+    # As the legend's title: a note below the panels would lie on the legend.
+    look: dict[str, Any] = {"title": lost, "title_fontsize": _style.NOTE, "loc": "outside lower center"}
+    figure.legend(list(shown.values()), list(shown), ncols=min(len(shown), most), **look)
     return figure
 
 

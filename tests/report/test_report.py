@@ -717,7 +717,11 @@ def test_points_that_a_figure_has_no_place_for_are_counted(tmp_path, draws):
     page, _ = report(tmp_path, folder)
     assert page.text.count("Not drawn") == 1 and "Not drawn, as their KL is not above 0: 2 of online." in page.text
     figure = frontier.draw(read(folder / "frontier.csv"))
-    assert figure.get_supxlabel() == "Not drawn, as their KL is not above 0: 2 of online (DPO)."
+    figure.draw_without_rendering()
+    (legend,) = figure.legends  # which it is a part of: they would lie on each other
+    assert legend.get_title().get_text() == "Not drawn, as their KL is not above 0: 2 of online (DPO)."
+    below = min(axis.get_tightbbox().y0 for axis in figure.axes)
+    assert 0 <= legend.get_window_extent().y0 < legend.get_window_extent().y1 <= below
 
 
 def test_a_suite_whose_figure_is_damaged_is_shown_without_it(tmp_path):
