@@ -258,7 +258,8 @@ def _axes(axes: Axes | None, width: float) -> Axes:
 
 def _lines(axes: Axes, x: Any, curves: Mapping[str, Any], *, labelled: bool) -> None:
     for number, (name, curve) in enumerate(curves.items()):
-        colour, line = _COLOURS[number % len(_COLOURS)], _LINES[number % len(_LINES)]
+        again, place = divmod(number, len(_COLOURS))  # beyond as many curves as colours, each meets another line
+        colour, line = _COLOURS[place], _LINES[(place + again) % len(_LINES)]
         axes.plot(x, curve, color=colour, linestyle=line, label=name or None)
     if labelled:
         axes.legend(handlelength=3.2)

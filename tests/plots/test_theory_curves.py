@@ -46,6 +46,14 @@ def test_capacities_are_drawn_beside_the_diagonal():
     assert points[0].tolist() == [0.0, 0.0] and points[-1].tolist() == [1.0, 1.0]
 
 
+def test_as_many_curves_as_there_are_looks_are_told_apart():
+    """Twenty named curves have twenty pairs of colour and dashes."""
+    axes = plot_value({f"aversion {number}": PowerValue(loss_aversion=1 + number / 10) for number in range(20)})
+    named = [line for line in axes.lines if not line.get_label().startswith("_")]
+    looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in named}
+    assert len(named) == len(looks) == 20
+
+
 def test_prospects_are_drawn_by_what_they_are_worth():
     """The expected outcome and the certainty equivalent of each, the first on top."""
     axes = plot_prospects(Z, P, **HUMAN, names=["a", "b", "c"])
