@@ -146,5 +146,6 @@ def _names(paths: Sequence[Path]) -> dict[Path, str]:
         count = 1
         while count < len(own) and any(other[-count:] == own[-count:] for one, other in parts.items() if one != path):
             count += 1
-        names[path] = "/".join(own[-count:])
+        name = "/".join(own[-count:])
+        names[path] = name.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that are no UTF-8, as text
     return names

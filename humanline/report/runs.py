@@ -108,7 +108,8 @@ def _of_metrics(found: FoundRows) -> list[str]:
 
 def _software(folder: Path) -> dict[str, Any]:
     """Return the versions of what a run was made by: as its model's facts say them, or its last checkpoint."""
-    last = sorted(folder.glob("checkpoints/step-*/state.json"), key=lambda path: path.parent.stat().st_mtime)
+    # A run that goes on may remove a checkpoint between finding it and looking at it.
+    last = sorted(folder.glob("checkpoints/step-*/state.json"), key=lambda path: _written(path.parent))
     for file in [folder / "final" / FACTS, *reversed(last)]:
         software = _tree(file).get("software")
         if isinstance(software, Mapping) and software:

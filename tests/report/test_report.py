@@ -213,6 +213,16 @@ def test_two_runs_of_one_name_are_told_apart_and_one_named_twice_is_one(tmp_path
     assert [one.name for one in find([*map(str, runs), f"{runs[0]}/../tiny"])] == ["x/tiny", "y/tiny"]
 
 
+def test_a_name_that_is_no_utf_8_is_shown_with_its_bytes(tmp_path):
+    """Folders of an older system have such names: all three files of the report are written, and tell them apart."""
+    runs = [make_run(tmp_path / os.fsdecode(name)) for name in (b"r\xff", b"r\xfe")]
+    page, facts = report(tmp_path, *runs)
+    names = [run["name"] for run in facts["runs"]]
+    assert names == [r"r\udcff", r"r\udcfe"] and all(name in page.text for name in names)
+    curves = (tmp_path / "out" / "report-curves.csv").read_text(encoding="utf-8")
+    assert all(f"loss,{name},0,0.7" in curves for name in names)
+
+
 def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):
     """Where a folder is no run itself, those in it are taken, and what is none of them is left alone."""
     for name in ("a", "b"):
@@ -349,6 +359,20 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path):
     assert facts["runs"][0]["state"] == "going on" and "first 3 updates" in facts["runs"][0]["notes"][0]
     _, facts = report(tmp_path, run)
     assert facts["runs"][0]["state"] == "not finished" and "stopped, killed, or failed" in facts["runs"][0]["notes"][0]
+
+
+def test_a_checkpoint_that_goes_while_it_is_looked_at_is_no_error(tmp_path, monkeypatch):
+    """A run that goes on keeps few checkpoints: one that was there when they were listed is read past."""
+    run = make_run(tmp_path / "a", finished=False)
+    listed = [run / "checkpoints" / f"step-{step}" / "state.json" for step in (1, 2, 3)]
+    listed[1].parent.mkdir(parents=True)
+    listed[1].write_text(json.dumps({"software": {"humanline": "0.0.7"}}))
+    glob = type(run).glob
+    monkeypatch.setattr(
+        type(run), "glob", lambda self, what: listed if what.startswith("checkpoints/") else glob(self, what)
+    )
+    _, facts = report(tmp_path, run)
+    assert facts["runs"][0]["software"] == {"humanline": "0.0.7"}
 
 
 def test_a_run_that_failed_or_broke_says_how(tmp_path):
