@@ -52,9 +52,18 @@ def crossed_estimate(differences: ArrayLike) -> Estimate:
     if min(items, seeds) == 1:
         return mean_estimate(table.ravel().tolist(), name="differences")
     mean = mean_estimate(table.ravel().tolist(), name="differences").mean
-    _, scale = np.frexp(np.abs(table).max())  # by a power of two, which rounds nothing: squares of 1e-200 are 0
-    estimate = of_mean_squares(mean, mean_squares(np.ldexp(table, -scale)), items, seeds)
-    return replace(estimate, error=float(np.ldexp(estimate.error, scale)))
+    power = power_of_two(table)
+    estimate = of_mean_squares(mean, mean_squares(np.ldexp(table, -power)), items, seeds)
+    return replace(estimate, error=float(np.ldexp(estimate.error, power)))
+
+
+def power_of_two(differences: ArrayLike) -> int:
+    """Return the power of two by which to divide a table before its numbers are squared: squares of 1e-200 are 0.
+
+    Numbers are then at most 1, and none is rounded unless it is far smaller than the largest.
+    """
+    _, power = np.frexp(np.abs(_table(differences)).max())
+    return int(power)
 
 
 def of_mean_squares(mean: float, squares: tuple[float, float, float], items: int, seeds: int) -> Estimate:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from humanline import _checks
-from humanline.stats.crossed import mean_squares, of_mean_squares
+from humanline.stats.crossed import mean_squares, of_mean_squares, power_of_two
 from humanline.stats.intervals import Estimate, t_quantile
 
 _FAR = 1e4  # noncentrality: from about ten times of it scipy's noncentral t is wrong
@@ -135,14 +135,16 @@ def needed_crossed(
     _ranges(power, level, sides)
     difference = _checks.positive("difference", difference)
     _checks.one_of("more", more, ("items", "seeds"))
-    of_items, of_seeds, rest = mean_squares(differences)
-    items, seeds = np.asarray(differences).shape
+    unit = power_of_two(differences)
+    table, wanted = np.ldexp(np.asarray(differences, dtype=np.float64), -unit), float(np.ldexp(difference, -unit))
+    of_items, of_seeds, rest = mean_squares(table)
+    items, seeds = table.shape
     by_item, by_seed = max(0.0, of_items - rest) / seeds, max(0.0, of_seeds - rest) / items
 
     def shows(n: int) -> bool:
         i, s = (n, seeds) if more == "items" else (items, n)
         estimate = of_mean_squares(0.0, (s * by_item + rest, i * by_seed + rest, rest), i, s)
-        return detectable_difference(estimate, power=power, level=level, sides=sides) <= difference
+        return detectable_difference(estimate, power=power, level=level, sides=sides) <= wanted
 
     return _fewest(shows, 2**20)
 

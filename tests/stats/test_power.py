@@ -111,6 +111,16 @@ def test_more_items_or_more_seeds():
     assert items == pytest.approx(needed_pairs(float(of_items.mean(1).std(ddof=1)), 0.05), rel=0.01)
 
 
+@pytest.mark.parametrize("more", ["items", "seeds"])
+def test_how_many_are_needed_does_not_hang_on_the_unit(more):
+    """Squares of small numbers are 0, and of large ones infinite; 2, None, or a division by 0 had come of that."""
+    table = np.random.default_rng(0).normal(size=(40, 3))
+    plain = needed_crossed(table, 0.9, more=more)
+    assert plain is not None and plain > 2
+    for power in (-700, -333, 520, 700):
+        assert needed_crossed(np.ldexp(table, power), math.ldexp(0.9, power), more=more) == plain
+
+
 def crossed_power(table: np.ndarray, difference: float, items: int, seeds: int, level: float, sides: int) -> float:
     """Power with so many items and seeds, of effects with the variances that the table shows."""
     i, s = table.shape
