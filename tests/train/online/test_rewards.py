@@ -119,7 +119,15 @@ def rows(folder, name):
         ("#### 72 - that is all", 72),
         *[(f"#### {text}", None) for text in ("3 + 4", "3*4", "3 × 4 = 12", "3-4", "3/4/5", "(3)/(4)", "3:4", "3 ÷ 4")],
         *[(rf"#### {text}", None) for text in (r"3 \times 4", r"3 \cdot 4", "10 - $5", r"2\sqrt{3}", r"2\pi")],
-        *[(text, None) for text in ("#### sqrt(2)", r"\sqrt{2}", "√2", r"\sqrt[3]{2}")],
+        *[
+            (rf"#### {text}", None)
+            for text in (r"2 \cdot \sqrt{3}", "1 + √5", "2 * sqrt(3)", r"3 - \pi", r"2 - \frac{x}{3}")
+        ],
+        *[(f"#### {text}", None) for text in ("**3** - 1", "3 + **4**", "**3*4**")],
+        *[(text, None) for text in ("#### sqrt(2)", r"\sqrt{2}", "√2", r"\sqrt[3]{2}", r"#### \sqrt[3]{8}")],
+        ("1/2,1/3", Fraction(1, 3)),
+        ("1/2,1 / 3", Fraction(1, 3)),
+        ("#### 3*\n- 4 boxes", 3),
         ("\x1b[31m18\x00", 18),
         ("\ud800 18", 18),
         ("9" * 5000, None),

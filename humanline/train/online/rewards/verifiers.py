@@ -16,7 +16,7 @@ _NUMBER = re.compile(
     r"(?P<sign>(?<![\w.)\]}%])[-−–])?\\?[$€£]?(?P<late_sign>(?<=[$€£])[-−–])?"
     r"(?P<digits>(?:[0-9]++|(?<![.])\.[0-9]++)(?:[.,][0-9]++)*+)"
     r"(?:[eE](?P<exponent>[-+]?[0-9]++)|\s*(?:[×x*]|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*[({]?(?P<power>[-+−]?[0-9]++))?+"
-    r"(?:[ \t]*+[/⁄][ \t]*+(?P<divisor>[0-9]++(?:[.,][0-9]++)*+))?+"
+    r"(?:[ \t]*+[/⁄][ \t]*+(?P<divisor>[0-9]++(?:\.[0-9]++|,[0-9]++(?![ \t]*[/⁄]))*+))?+"  # 1/2,1/3: two fractions
 )
 # Of commas only those between thousands: 125,96 may be a decimal, a list or a slip, and is none of these by guess.
 _DIGITS = re.compile(r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]*)(?P<decimals>\.[0-9]+)?")
@@ -35,7 +35,7 @@ _APART = re.compile(r"(?:[=:([{,][ \t]*|\#[ \t]+)[-−–][ \t]*\\?[$€£]?[ \t
 # LaTeX.
 _BEFORE = re.compile(
     r"(?P<apart>(?<![0-9])[0-9]{1,3}[ '’])$|\^\s*[({]*$|[0-9)\]}]\s?\*\*\s?[({]*$"
-    r"|\\[dt]?frac\s*\{[^{}]*(?:\}\s*\{[^{}]*)?$|(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?|\bsqrt)\s*[({]*$"
+    r"|\\[dt]?frac\s*\{[^{}]*(?:\}\s*\{[^{}]*)?$|(?:√|\\sqrt\s*(?:\[[^\[\]]*\]?)?|\bsqrt)\s*[({]*$"
 )
 _BEHIND = re.compile(
     r"(?P<apart>[ '’][0-9]{3}(?![0-9]))|\s+[0-9]+\s*[/⁄]\s*[0-9]|\s?\^(?!\s*\{?\s*(?:\\circ|°))\s*[\w({+-]"
@@ -43,8 +43,8 @@ _BEHIND = re.compile(
 )
 # Of what begins behind a marker the first number alone is no answer: it is to be calculated, or a range, or a ratio.
 _GOES_ON = re.compile(
-    r"[)\]}]?[ \t]*+(?:[-+−–*×x÷·/⁄:]|\\(?:times|cdot|div)(?![A-Za-z]))"
-    r"[ \t]*+[({\[]?[ \t]*+[-−–]?\\?[$€£]?\.?[0-9]"
+    r"[)\]}]?(?:\*\*)?+[ \t]*+(?:[-+−–*×x÷·/⁄:]|\\(?:times|cdot|div)(?![A-Za-z]))"
+    r"[ \t]*+(?:\*\*)?+[({\[]?[ \t]*+(?:[-−–]?\\?[$€£]?\.?[0-9]|√|\\?sqrt|π|\\pi|\\[dt]?frac)"
 )
 _GROUPS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;:! ]|[\u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|\\[dt]?frac\s*([0-9])\s*([0-9])")
