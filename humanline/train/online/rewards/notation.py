@@ -88,14 +88,16 @@ def in_fractions(text: str, *, sure: bool) -> str:
     ----------
     text : str
     sure : bool
-        Leave alone what Euler's number may be meant in: `2e-3`, and not `1e-3`, `2.5e-3` or `2e-03`.
+        Leave alone what Euler's number may be meant in: `2e-3`, and not `1e-3`, `2.5e-3`, `2e-03`, or `2e+22`, as
+        programs write numbers from 1e16 on.
     """
 
     def one(match: re.Match[str]) -> str:
         digits, power = match["digits"], match["power"]
-        if sure and digits != "1" and "." not in digits and not power.startswith("0"):
+        plus = match["sign"] == "+"
+        if sure and digits != "1" and "." not in digits and not power.startswith("0") and not (plus and int(power) > 15):
             return match[0]
-        if match["sign"] == "+":
+        if plus:
             return _times_ten(digits, int(power))
         return _fraction(digits, int(power))
 
