@@ -24,6 +24,10 @@ from humanline.stats import Estimate, holm, ratio_estimate
 
 BETTER, WORSE, SAME = "better", "worse", "not distinguishable"
 LOG_LOSS, SQUARED = "log-loss", "squared error"
+_ENDLESS = (
+    "without a fold, infinite certainty equivalents are foretold of {endless} of {responses} responses: utilities lie "
+    "beyond all values, or at their end for a float; take values that do not level off, or cumulative weights"
+)
 #: Differences below this share of the baseline's loss are those of where climbs end, not of models.
 _ROUNDING = 1e-6
 
@@ -182,12 +186,13 @@ def compare_models(
     DataError
         If the data are faulty.
     ValueError
-        If the baseline is no model, it has no fit, or there are fewer units than folds.
+        If the baseline is no model or in ``missing``, or there are fewer units than folds.
 
     Notes
     -----
     The error takes units as independent given the fits. Folds share training data, which it does not see; there is no
-    unbiased estimate of that (Bengio and Grandvalet, 2004). A model without a fit is in ``missing``, with the reason.
+    unbiased estimate of that (Bengio and Grandvalet, 2004). A model without a fit, or one that foretells infinite
+    certainty equivalents of what was held out, is in ``missing``, with the reason.
     """
     data = as_choices(choices)
     given = dict(standard_models() if models is None else models)
@@ -211,7 +216,11 @@ def compare_models(
         try:
             fit = fit_prospect(data, model, **how)
             progress(done + 1, total)
-            fits[title] = fit, cross_validate(fit, fold, lambda counted=counted: progress(next(counted), total))  # type: ignore[misc]
+            held_out = cross_validate(fit, fold, lambda counted=counted: progress(next(counted), total))  # type: ignore[misc]
+            if endless := int(np.isinf(held_out.squared_error).sum()):
+                missing[title] = _ENDLESS.format(endless=endless, responses=len(data))
+            else:
+                fits[title] = fit, held_out
         except NotConverged as error:
             missing[title] = str(error)
             lost.append(title)

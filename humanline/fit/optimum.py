@@ -143,7 +143,10 @@ def _descend(likelihood: Any, begun: Optimum, low: Array, high: Array) -> Optimu
     free = ~(((at <= low) & (gradient < 0)) | ((at >= high) & (gradient > 0)))
     if not free.any():
         return Optimum(at, value, steps, True)
-    there = scaled(_observed(down, at)[np.ix_(free, free)])
+    seen = _observed(down, at)[np.ix_(free, free)]
+    if not np.isfinite(seen).all():  # it ended beside places with no likelihood, as of an infinite equivalent
+        return Optimum(at, value, steps, False)
+    there = scaled(seen)
     turned = there.vectors.T @ (gradient[free] / there.scale)
     promise = float((turned**2 / np.maximum(there.eigen, 1e-8 * there.eigen[-1])).sum() / 2)
     curved = bool(there.eigen[0] > -1e-6 * there.eigen[-1])

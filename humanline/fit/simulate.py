@@ -104,7 +104,8 @@ def simulate_choices(
         coordinates = likelihood.coordinates(given)
     predicted = likelihood.predicted(coordinates)
     rule = (
-        "give finite certainty equivalents: with separable weights a utility may lie beyond the values of all outcomes"
+        "give finite certainty equivalents: of values that level off, a utility may lie beyond all of them (with "
+        "separable weights, which may sum to more than 1), or too near their end for a float"
     )
     _checks.no_element("values", rule, ~np.isfinite(predicted), predicted)
     rng = np.random.default_rng(seed)

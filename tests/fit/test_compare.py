@@ -215,6 +215,20 @@ def test_models_that_these_data_do_not_determine_are_named():
         compare_models(data, FEW, baseline="prospect", folds=3, starts=2)
 
 
+def test_a_model_that_foretells_infinite_equivalents_is_named():
+    """Its loss is no number: what had been said of that was 'numerators must be finite; got nan'."""
+    rng = np.random.default_rng(0)
+    z, p = rng.uniform(1, 40, (40, 3)), rng.dirichlet([1, 1, 1], 40)
+    given = -np.log1p(-(p**0.9 * -np.expm1(-0.02 * z)).sum(1)) / 0.02 + rng.normal(0, 1, 40)
+    z, p = np.vstack([z, [[250.0, 225.0, 200.0]]]), np.vstack([p, [[1 / 3] * 3]])
+    settings = {"gain": "power", "loss": "identity", "weights": "separable", "fixed": {"loss_aversion": 1}}
+    models = {value: Model(value=value, **settings) for value in ("power", "exponential")}
+    data = Choices.equivalents((z, p), np.append(given, 230.0))
+    found = compare_models(data, models, folds=4, starts=2)
+    assert [row.title for row in found.rows] == ["power"] and found.not_converged == ()
+    assert "infinite certainty equivalents are foretold of 1 of 41 responses" in found.missing["exponential"]
+
+
 @pytest.mark.parametrize("where", ["all data", "a fold"])
 def test_a_model_that_did_not_converge_is_named(monkeypatch, where):
     """A model without an optimum, for all data or for one fold, is no row; it is named with the reason."""

@@ -269,6 +269,17 @@ def test_separable_equivalents_of_bounded_values_are_those_of_another_optimiser(
     assert list(fit.estimates.values()) == pytest.approx(np.exp(best.x), rel=1e-4)
 
 
+def test_a_climb_that_ends_beside_infinite_equivalents_has_no_optimum():
+    """There is no second derivative there; the search for one had ended in an exception of numpy's."""
+    rng = np.random.default_rng(0)
+    z, p = rng.uniform(1, 100, (60, 3)), rng.dirichlet([1, 1, 1], 60)
+    given = -np.log1p(-(p**1.05 * -np.expm1(-0.02 * z)).sum(1)) / 0.02 + rng.normal(0, 3, 60)
+    z, p = np.vstack([z, [[3e3] * 3]]), np.vstack([p, [[1 / 3] * 3]])
+    model = Model(value="exponential", gain="power", loss="identity", weights="separable", fixed={"loss_aversion": 1})
+    with pytest.raises(NotConverged, match="none of 1 starts"):
+        fit_prospect(Choices.equivalents((z, p), np.append(given, 60.0)), model, starts=1)
+
+
 def test_a_fit_that_does_not_converge_is_an_error(data, monkeypatch):
     """Where no start comes to an optimum nothing is returned."""
     from humanline.fit import optimum, straight

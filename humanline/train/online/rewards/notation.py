@@ -95,7 +95,13 @@ def in_fractions(text: str, *, sure: bool) -> str:
     def one(match: re.Match[str]) -> str:
         digits, power = match["digits"], match["power"]
         plus = match["sign"] == "+"
-        if sure and digits != "1" and "." not in digits and not power.startswith("0") and not (plus and int(power) > 15):
+        if (
+            sure
+            and digits != "1"
+            and "." not in digits
+            and not power.startswith("0")
+            and not (plus and int(power) > 15)
+        ):
             return match[0]
         if plus:
             return _times_ten(digits, int(power))
