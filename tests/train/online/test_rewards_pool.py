@@ -449,12 +449,26 @@ def test_code_that_changes_meanwhile_scores_nothing(here):
     assert results(pool, [call("length")])[0].value == 3
     file.write_text(FUNCTIONS.replace("len(completion)", "2 * len(completion)"))
     assert results(pool, [call("length"), call("loop")])[0].value == 3  # by the worker that is there
-    for text in (file.read_text(), "an error"):
+    changed = "the code of reward_functions:loop has changed .* put the code of then"
+    for text, what in ((file.read_text(), changed), ("an error", "later says: it cannot be imported: SyntaxError")):
         file.write_text(text)
-        with pytest.raises(PoolError, match=r"the code of reward_functions:loop has changed .* put the code of then"):
+        with pytest.raises(PoolError, match=what):
             results(pool, [call("length")])
     file.write_text(FUNCTIONS)
     assert results(pool, [call("length", "other")])[0].value == 5
+    pool.close()
+
+
+def test_code_that_a_later_worker_cannot_import_is_not_said_to_have_changed(here):
+    """Its text is the same, and what it needs is gone: there is no other code to be put back."""
+    (here / "theirs.py").write_text("open('needed')\n\ndef f(prompt, completion):\n    return 1.0\n")
+    (here / "needed").touch()
+    pool = Pool(1, seconds=1, memory=256, functions=["theirs:f"])
+    pool.functions()
+    pool.close()
+    (here / "needed").unlink()
+    with pytest.raises(PoolError, match="worker that started later says: it cannot be imported: FileNotFoundError"):
+        results(pool, [call("f") | {"call": "theirs:f"}])
     pool.close()
 
 

@@ -230,10 +230,14 @@ class Pool:
             known, now = self._sources.get(call), None if isinstance(facts, str) else facts["source"]
             if known is not None and now != known:
                 self._drop(worker)
-                what = f"; now it {facts}" if isinstance(facts, str) else ""
+                if isinstance(facts, str):
+                    raise PoolError(
+                        f"{call} was there when this began, and a worker that started later says: it {facts}. What is "
+                        "scored is kept: mend that (if its code has changed, put the code of then back), and go on"
+                    )
                 raise PoolError(
                     f"the code of {call} has changed since this began, and answers would be scored by two versions of "
-                    f"it{what}. What is scored is kept: put the code of then back, and go on; or begin anew"
+                    "it. What is scored is kept: put the code of then back, and go on; or begin anew"
                 )
             if now is not None:
                 self._sources[call] = now
