@@ -347,7 +347,7 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and max_length > longest:
         problems.append(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")
-    switch = _rope_switch(model)
+    switch = rope_switch(model)
     if switch is not None and max_length > switch:
         problems.append(
             f"data.max_length {max_length} exceeds the {switch} positions beyond which {path!r} takes another rotary "
@@ -362,7 +362,7 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
         raise ModelError("\n".join(problems))
 
 
-def _rope_switch(model: Any) -> int | None:
+def rope_switch(model: Any) -> int | None:
     """Return the positions up to which a model's rotary embedding is one, where the longest row of a pass says which.
 
     None where rows have no part in that.

@@ -28,7 +28,7 @@ from transformers import (
 
 from humanline.system.stop import StopRequested
 from humanline.train.config.rounds import ModelReward, ScoringConfig
-from humanline.train.data.messages import Message
+from humanline.train.data.messages import NOTHING, Message
 from humanline.train.loop import train
 from humanline.train.online.rewards.check import RewardError, check_scoring
 from humanline.train.online.rewards.models import RewardModel
@@ -96,6 +96,28 @@ def alone(folder, text):
     ids = torch.tensor([tokenizer.encode(written, add_special_tokens=False)])
     with torch.no_grad():
         return float(model(input_ids=ids).logits[0, 0])
+
+
+@pytest.fixture
+def switching(tokenizer, tmp_path):
+    """A tiny classifier that turns to another rotary embedding for all of a pass beyond 24 positions (longrope)."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 24}
+    rope |= {"short_factor": [1.0] * 4, "long_factor": [8.0] * 4, "factor": 8.0}
+    torch.manual_seed(0)
+    settings = tiny(tokenizer, pad_token_id=tokenizer.pad_token_id, num_labels=1, rope_parameters=rope)
+    LlamaForSequenceClassification(settings).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_long_conversations_turn_no_embedding_of_shorter_ones(switching):
+    """Those on either side of the switch have passes of their own: a score hangs on no conversation beside it."""
+    expected = torch.tensor([alone(switching, text) for text in TEXTS])
+    model = RewardModel(reward(switching, batch_size=len(TEXTS)), "cpu")
+    lengths = [len(model._encode(tuple(map(Message.of, conversation(text))), NOTHING)) for text in TEXTS]
+    assert min(lengths) <= 24 < max(lengths)
+    found = torch.tensor([verdict.value for verdict in values(model, [conversation(text) for text in TEXTS])])
+    torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_a_classifier_scores_as_it_does_alone(classifier):

@@ -20,7 +20,15 @@ from humanline.train.online.rewards.verdict import Verdict, described, shown
 from humanline.train.policy.attention import keep_softcap
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.hub import HUB, MAIN, fetch_settings
-from humanline.train.policy.load import TYPES, load_settings, load_tokenizer, loading, refuse_incomplete, source
+from humanline.train.policy.load import (
+    TYPES,
+    load_settings,
+    load_tokenizer,
+    loading,
+    refuse_incomplete,
+    rope_switch,
+    source,
+)
 from humanline.train.policy.weight_files import refuse_files_elsewhere
 
 Conversation = Sequence[Mapping[str, Any]]  # {"role", "content", ...}, the completion last
@@ -56,6 +64,7 @@ class RewardModel:
         self._named_pad: int | None = getattr(settings, "pad_token_id", None)
         positions = getattr(settings, "max_position_embeddings", None)
         self._longest = min(reward.max_length, positions) if positions else reward.max_length
+        self._switch = rope_switch(self._model)
         added = self._tokenizer.added_tokens_decoder.values()
         special = {str(token) for token in added if token.special} | set(map(str, self._tokenizer.all_special_tokens))
         self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
@@ -106,9 +115,11 @@ class RewardModel:
         if refused:
             yield refused
         order = [number for _, number in sorted(lengths)]
+        longer = [number for number in order if self._switch is not None and len(all_ids[number]) > self._switch]
+        sides = longer, order[len(longer) :]  # in one pass the longest conversation would turn the embedding of all
         self._model.to(self._device)
-        for begin in range(0, len(order), self._reward.batch_size):
-            batch = order[begin : begin + self._reward.batch_size]
+        size = self._reward.batch_size
+        for batch in (side[begin : begin + size] for side in sides for begin in range(0, len(side), size)):
             scores = self._forward([all_ids[number] for number in batch])
             yield [(number, _finite(score, remarks[number])) for number, score in zip(batch, scores, strict=True)]
 
