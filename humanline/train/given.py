@@ -152,11 +152,15 @@ def _lines(given: Any, said: str) -> list[str]:
 def _shows_others(given: Any, lines: Sequence[str]) -> bool:
     """Return whether the format of a `datasets.Dataset` shows other rows, as lines, than it holds, and would write."""
     shown = getattr(given, "format", None)  # none of one that streams
-    if shown is None or (shown["type"] is None and set(shown["columns"]) == set(given.column_names)):
+    if shown is None:
+        return False
+    if set(shown["columns"]) != set(given.column_names):
+        return True
+    if shown["type"] is None:
         return False
     try:
         return _lines(given.with_format(None), "rows") != lines
-    except GivenError:
+    except Exception:  # also of decoding, of sound or images that only a transform leaves out
         return True
 
 

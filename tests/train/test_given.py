@@ -77,6 +77,27 @@ def test_rows_are_those_that_a_dataset_shows(tmp_path):
     assert all(_rows_written(tmp_path, "rows", one, "rows").suffix == ".parquet" for one in (held, alike))
 
 
+def test_columns_that_a_dataset_does_not_show_are_not_decoded(tmp_path, monkeypatch):
+    """Sound and images need libraries of their own, without which rows of texts beside them could not be given."""
+    datasets = pytest.importorskip("datasets")
+
+    def missing(*_, **__):
+        raise ImportError("no library for sound")
+
+    monkeypatch.setattr(datasets.Audio, "decode_example", missing)
+    held = datasets.Dataset.from_list([{"prompt": "a", "completion": "b", "voice": "a.wav"}])
+    held = held.cast_column("voice", datasets.Audio())
+    with pytest.raises(ImportError):
+        held[0]
+    texts = ["prompt", "completion"]
+    for shown in (
+        held.with_format(columns=texts),
+        held.with_transform(lambda rows: {name: rows[name] for name in texts}, columns=texts),
+    ):
+        (found,) = _rows_written(tmp_path, "rows", shown, "rows").read_text(encoding="utf-8").splitlines()
+        assert json.loads(found) == {"prompt": "a", "completion": "b"}
+
+
 def test_a_run_goes_on_only_from_the_same_rows_and_model(toy, tmp_path, rows, start):
     """Other rows or weights are refused by hash; with the same ones a stopped run ends with the same bits."""
     made = given(toy, tmp_path / "run", checkpoint={"every": 1})
