@@ -40,6 +40,17 @@ _LONGEST = 300  # characters of what an exception says
 _PACKAGES = {"site-packages", "dist-packages"}
 _LATER = {"bitsandbytes", "datasets", "math_verify", "matplotlib", "peft", "sympy", "torchao"}  # imported when needed
 _LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader)
+# What runs are computed with: imported a second time it would be there twice, with classes that are not each other.
+_COMPUTING = {
+    "accelerate",
+    "array_api_compat",
+    "cut_cross_entropy",
+    "huggingface_hub",
+    "liger_kernel",
+    "numpy",
+    "pydantic",
+}
+_COMPUTING |= {"safetensors", "scipy", "tokenizers", "torch", "transformers", "triton", *_LATER}
 _HOUSE = Path(__file__).resolve().parent.parent
 
 _added: list[str] = []  # folders at the end of the path: of what was imported last, not of earlier recipes
@@ -98,9 +109,10 @@ def load_call(call: str, beside: str | None = None) -> Loaded:
         If the module cannot be imported, has no such name, or what it names cannot be called.
     """
     module, _, name = call.partition(":")
-    with _searched(places(beside)):
+    folders = places(beside)
+    with _searched(folders):
         try:
-            sources = _noted(_own_files(module))
+            sources = _noted(_own_files(module, folders), folders)
             if not sources and module in _imported:  # its file is gone
                 del _imported[module]
                 sys.modules.pop(module, None)
@@ -119,10 +131,10 @@ def digests_of(call: str, beside: str | None = None) -> dict[str, str]:
 
     What cannot be found has none: importing it says so.
     """
-    before, added = list(sys.path), list(_added)
+    before, added, folders = list(sys.path), list(_added), places(beside)
     try:
-        with _searched(places(beside)):
-            files = _own_files(call.partition(":")[0])
+        with _searched(folders):
+            files = _own_files(call.partition(":")[0], folders)
             return {name: _digest(path) for name, path in files.items()}
     except (OwnCodeError, OSError):
         return {}
@@ -151,7 +163,7 @@ def _searched(folders: Sequence[str]) -> Iterator[None]:
         sys.path[:] = [*before, *more, *_added]
 
 
-def _own_files(module: str) -> dict[str, Path]:
+def _own_files(module: str, folders: Sequence[str]) -> dict[str, Path]:
     """Return the files of the user's own that a module is made of, by module; nothing is imported to find them."""
     found: dict[str, Path] = {}
     waiting = [] if module == "__main__" else [module]  # the program itself is imported already
@@ -160,7 +172,7 @@ def _own_files(module: str) -> dict[str, Path]:
         if name in found or (spec := _spec(name)) is None or not isinstance(spec.loader, _LOADERS):
             continue
         path = Path(spec.origin or "").resolve()
-        if name != module and is_installed(path):
+        if name != module and _is_library(name, path, folders):
             continue
         _refuse_library(name, path)
         found[name] = path
@@ -168,6 +180,21 @@ def _own_files(module: str) -> dict[str, Path]:
         parents = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
         waiting += [*parents, *_imports(path, package)]
     return dict(sorted(found.items()))
+
+
+def _is_library(name: str, path: Path, folders: Sequence[str]) -> bool:
+    """Return whether a file is of an installed package, or of one to be edited that runs are computed with.
+
+    That is what everybody else gets under the name, with no look into the folders that are searched first.
+    """
+    if is_installed(path):
+        return True
+    top = name.partition(".")[0]
+    if top not in _COMPUTING:
+        return False
+    others = [one for one in sys.path if os.path.abspath(one) not in folders]
+    spec = _found(top, others)
+    return spec is not None and spec.origin is not None and path.is_relative_to(Path(spec.origin).resolve().parent)
 
 
 def _refuse_library(name: str, path: Path) -> None:
@@ -234,7 +261,7 @@ def is_installed(path: Path) -> bool:
     return any(path.is_relative_to(one) for one in {*there, _HOUSE}) or not _PACKAGES.isdisjoint(path.parts)
 
 
-def _noted(files: Mapping[str, Path]) -> dict[str, str]:
+def _noted(files: Mapping[str, Path], folders: Sequence[str]) -> dict[str, str]:
     """Return digests of files; forget modules that were imported of another text, or unknown, or import such ones."""
     digests = {name: _digest(path) for name, path in files.items()}
     now = {name: (str(path), digests[name]) for name, path in files.items()}
@@ -247,7 +274,12 @@ def _noted(files: Mapping[str, Path]) -> dict[str, str]:
             )
     stale = {name for name, one in now.items() if name in sys.modules and _imported.get(name) != one} - compiled
     for name, path in files.items():
-        if stale and not is_installed(path) and name not in compiled and not stale.isdisjoint(_own_files(name)):
+        if (
+            stale
+            and not _is_library(name, path, folders)
+            and name not in compiled
+            and not stale.isdisjoint(_own_files(name, folders))
+        ):
             sys.modules.pop(name, None)
     _imported.update(now)
     return digests

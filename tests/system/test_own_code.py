@@ -129,7 +129,7 @@ def test_a_library_that_is_installed_to_be_edited_takes_nobodys_place(here, monk
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
     monkeypatch.delitem(sys.modules, "bitsandbytes", raising=False)
     found = load_call("own_user:f")
-    assert found.function() == 3 and found.sources.keys() == {"own_user", "bitsandbytes"}
+    assert found.function() == 3 and found.sources.keys() == {"own_user"}
     (here / "bitsandbytes.py").write_text("value = 4\n")
     with pytest.raises(OwnCodeError, match="has the name of a library"):
         load_call("own_user:f")
@@ -184,6 +184,37 @@ def test_a_module_without_its_source_counts(here):
     loaded = load_call("bare:f")
     assert loaded.function() == 1
     assert loaded.sources == {"bare": hashlib.sha256((here / "bare.pyc").read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize("how", ["finder", "path"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_library_that_runs_are_computed_with_is_not_imported_twice(here, monkeypatch, how, beside):
+    """Installed to be edited, by a finder or an entry of the path, or from its own folder: its classes stay one."""
+    project = here if beside else here / "project"
+    place = project / "peft" / "__init__.py"
+    place.parent.mkdir(parents=True)
+    place.write_text("class A: pass\n")
+    (place.parent / "more.py").write_text("import peft\nA = peft.A\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            where = {"submodule_search_locations": [str(place.parent)]}
+            return importlib.util.spec_from_file_location(name, place, **where) if name == "peft" else None
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if "site-packages" not in one])
+    if how == "finder":
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    else:
+        (here / "link").symlink_to(project)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(here / "link" if beside else project)])
+    first = importlib.import_module("peft")
+    (here / "own_peft.py").write_text("import peft.more\ndef f(): return peft.more.A\n")
+    assert digests_of("own_peft:f").keys() == {"own_peft"}
+    found = load_call("own_peft:f")
+    assert found.function() is first.A and sys.modules["peft"] is first and found.sources.keys() == {"own_peft"}
 
 
 def test_one_file_alone_has_its_own_digest(here):
