@@ -129,6 +129,8 @@ def read_levels(file: Path) -> list[DataLevel]:
     try:
         with open(file, encoding="utf-8", newline="") as lines:
             rows = list(csv.DictReader(lines))
+        if any(None in row.values() for row in rows):
+            raise ValueError("a row is cut off")
         return [DataLevel(**{name: kinds.get(name, str)(text) for name, text in row.items()}) for row in rows]
     except (TypeError, ValueError, csv.Error) as error:
         raise ValueError(f"{file}: no table of levels: {error}") from None

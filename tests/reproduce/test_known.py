@@ -202,7 +202,8 @@ def test_a_table_of_the_task_as_it_was_is_written_anew(tmp_path):
 
 def test_levels_that_are_no_table_are_named(tmp_path):
     """With the file, whatever is wrong in it."""
-    for text in (b"start,draw,data\n0,0,near\n", b"start,more\n0,1\n", b"start\xff"):
+    cut_off = b"start,draw,data,level,own,gap,paper_side,own_side\n0,0,near,1,1,1,at,at\n0,0,far,1,1,1,at\n"
+    for text in (b"start,draw,data\n0,0,near\n", b"start,more\n0,1\n", b"start\xff", cut_off):
         (tmp_path / "levels.csv").write_bytes(text)
         with pytest.raises(ValueError, match=r"levels\.csv: no table of levels: "):
             read_levels(tmp_path / "levels.csv")
