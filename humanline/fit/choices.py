@@ -245,7 +245,11 @@ def _made(cls: Any, sides: Any, response: Any, kind: str, trials: Any, problem: 
     if (kind == "counts") != (trials is not None):
         rule = "be given with counts" if trials is None else f"be left out with {kind}; of counts they are the choices"
         raise _checks.fail("trials", rule, trials)
-    of = np.ones(given.shape) if trials is None else np.broadcast_to(np.asarray(trials, dtype=np.float64), given.shape)
+    try:
+        counted = np.ones(given.shape) if trials is None else np.asarray(trials, dtype=np.float64)
+        of = np.broadcast_to(counted, given.shape)
+    except (TypeError, ValueError):
+        raise _checks.fail("trials", "be one number, or one for each response", trials) from None
     faults = response_faults(given, of, kind)
     good = (place >= 0) & (place < number) & (np.floor(place) == place)
     rule = f"be a whole number in 0 .. {number - 1}"

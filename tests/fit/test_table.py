@@ -184,6 +184,12 @@ def test_a_problem_is_a_whole_number(problem):
         Choices.between(([[1.0]] * 2, [[1.0]] * 2), ([[2.0]] * 2, [[1.0]] * 2), [0, 1], problem=problem)
 
 
+@pytest.mark.parametrize("trials", [["a", "b"], [5, 5, 5], [[5], [5]]])
+def test_numbers_of_choices_are_one_or_one_for_each_response(trials):
+    with pytest.raises(ValueError, match="trials must be one number, or one for each response; got "):
+        Choices.between(([[1.0]] * 2, [[1.0]] * 2), ([[2.0]] * 2, [[1.0]] * 2), [0, 1], kind="counts", trials=trials)
+
+
 def test_names_of_problems_are_no_numbers_of_them():
     """Names in place of numbers are refused with a word on where they go."""
     with pytest.raises(ValueError, match=r"problem must say by number, .* names go into problem_names"):
