@@ -50,7 +50,9 @@ class _Table(Source):
                 meanings = {name: _meanings(classes) for name, classes in self._classes().items()}
             for row, unreadable in _python_rows(batch):
                 self._number += 1
-                problems += [f"{self.place(name)}: {name!r} cannot be read: {why}" for name, why in unreadable]
+                if unreadable:  # one problem a row, however many of its columns: that is how bad rows are counted
+                    what = "; ".join(f"{name!r} cannot be read: {why}" for name, why in unreadable)
+                    problems.append(f"{self.place()}: {what}")
                 for name, values in meanings.items():
                     number = row.get(name)
                     if isinstance(number, int) and number < len(values):

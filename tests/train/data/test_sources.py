@@ -22,7 +22,8 @@ from huggingface_hub import constants  # noqa: E402
 from humanline.system.install import install  # noqa: E402
 from humanline.train.data import json_lines, tables  # noqa: E402
 from humanline.train.data.messages import Message  # noqa: E402
-from humanline.train.data.rows import read_rows  # noqa: E402
+from humanline.train.data.reading import Reading  # noqa: E402
+from humanline.train.data.rows import SetReader, read_rows  # noqa: E402
 from humanline.train.data.shapes import Preference, Unpaired  # noqa: E402
 from humanline.train.data.source import DataError  # noqa: E402
 from humanline.train.data.sources import open_source  # noqa: E402
@@ -283,6 +284,14 @@ def test_bytes_that_are_not_text_cost_one_row(parquet):
     (problem,) = error.problems
     assert problem.startswith("pairs.parquet:row 2: 'prompt' cannot be read: 'utf-8' codec can't decode byte 0xff")
     assert ": 1 problem, 2 right rows\n" in str(error)
+    reader = SetReader(
+        parquet({"prompt": broken, "chosen": broken, "rejected": ["b"] * 3}),
+        "preference",
+        how=Reading(bad_rows="drop", bad_rows_limit=0.5),
+    )
+    assert [one.id for one in reader] == ["pairs.parquet:row 1", "pairs.parquet:row 3"]
+    left = reader.left_out()  # both columns are told of, and it is one row of three
+    assert (left.bad, left.total) == (1, 3) and left.reasons[0].what.count("cannot be read") == 2
 
 
 def test_rows_are_counted_over_batches(parquet, monkeypatch):
