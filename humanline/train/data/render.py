@@ -88,14 +88,17 @@ class Renderer:
         self.writer = Writer(tokenizer, template, date)
         self.template = template
         self.special_tokens = special_tokens
-        added = list(tokenizer.added_tokens_decoder.values())
+        added = tokenizer.added_tokens_decoder
         self._begin_id = tokenizer.bos_token_id
-        self._swallowing = [token for token in added if token.lstrip or token.rstrip]
-        self.anchor = _anchor(tokenizer, [str(token) for token in added if token.special and not token.rstrip])
+        self._swallowing = [token for token in added.values() if token.lstrip or token.rstrip]
+        self._text_ids = TextIds(tokenizer)
+        # The token of unknown text is none of them: every completion behind it would hold what no token is there for.
+        unknown = self._text_ids.unknown
+        anchors = [token for number, token in added.items() if token.special and number != unknown and not token.rstrip]
+        self.anchor = _anchor(tokenizer, list(map(str, anchors)))
         # A tokenizer that puts a space before the first word of a text would put one at the boundary too; after an
         # anchor token, which is taken off again, the completion is no longer the first word.
         self.skipped = 1 if self.anchor else 0
-        self._text_ids = TextIds(tokenizer)
         self._last_prompt_ids: tuple[str, tuple[int, ...]] | None = None
         self._unchecked = CHECKED_RENDERS
 

@@ -359,6 +359,20 @@ def test_text_that_the_tokenizer_has_no_token_for_is_named_wherever_it_stands(pl
     assert len(dropping.dropped) == 1 and "f:lost" in dropping.dropped[0]
 
 
+def test_completions_are_not_read_behind_the_token_of_unknown_text():
+    """Where the end token takes spaces with it, another special token stands before them, and no row is refused."""
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.decoder = decoders.Fuse()
+    names = ["<unk>", "<s>", AddedToken("</s>", rstrip=True, special=True)]
+    backend.train_from_iterator([SEEN], trainers.BpeTrainer(vocab_size=60, special_tokens=names, show_progress=False))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    assert tokenizer.added_tokens_decoder[0].content == "<unk>" and tokenizer.added_tokens_decoder[2].rstrip
+    renderer = Renderer(tokenizer, "plain", 200)
+    ((sequence,),) = tokenize([Unpaired("f:1", USER, "The cat sat")], renderer).sequences
+    assert halves(tokenizer, sequence) == ("<s>What is the cat on?", "The cat sat</s>")
+    assert renderer.anchor == "<s>"
+
+
 def test_spaces_swallowed_by_special_tokens_are_no_loss(tokenizer):
     """A tokenizer whose special tokens take the space after them is accepted, as the model was trained with it."""
     taking = copy.deepcopy(tokenizer)
