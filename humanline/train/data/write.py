@@ -48,12 +48,13 @@ class Writer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, date: Day | None = None) -> None:
         self.tokenizer, self.template, self.chat = tokenizer, template, ChatTemplate(tokenizer, date)
-        added = tokenizer.added_tokens_decoder.values()
+        added = list(tokenizer.added_tokens_decoder.values())
         special = {str(token) for token in added if token.special} | set(map(str, tokenizer.all_special_tokens))
         longest_first = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)))
         self._end = str(tokenizer.eos_token)
         self._ends = tuple(special - {tokenizer.bos_token} | {tokenizer.eos_token})
+        self._taking = tuple(str(token) for token in added if token.rstrip)  # spaces behind them
         self._last_prompt: tuple[tuple[Messages, Given], str] | None = None
 
     def prompt_text(self, prompt: Messages, given: Given = NOTHING) -> str:
@@ -163,7 +164,9 @@ class Writer:
                             f"{opening[at : at + 20]!r} where it wrote {so_far[at : at + 20]!r}; use data.turns: last",
                             turn.place,
                         )
-                    texts.append(opening[len(so_far) :])
+                    said = opening[len(so_far) :]
+                    # In a whole text the answer's end token takes these spaces; tokenised apart they would stay.
+                    texts.append(said.lstrip() if so_far.endswith(self._taking) else said)
                     so_far = opening
                 texts.append(self.completion_text(before, self.answer(turn), given, so_far, check=check))
                 so_far += texts[-1]

@@ -383,6 +383,20 @@ def test_spaces_swallowed_by_special_tokens_are_no_loss(tokenizer):
     assert halves(taking, sequence) == (f"{BOS}<|user|>What is the cat on?{END}\n<|assistant|>", f"A mat.{END}")
 
 
+def test_turns_behind_an_end_token_that_takes_spaces_are_those_of_a_prompt(tokenizer):
+    """The conversation that is learned from has the ids that a model is given which goes on with it."""
+    taking = copy.deepcopy(tokenizer)
+    taking.add_special_tokens({"eos_token": AddedToken(END, rstrip=True, special=True)})
+    turns = (*USER, Message("assistant", "A mat."), Message("user", "And the dog?"), Message("assistant", "The cat."))
+    renderer = Renderer(taking, "chat", 200)
+    every, last = renderer.encode(turns[:1], turns[1:]), renderer.encode(turns[:3], turns[3].content)
+    assert every.ids == last.ids and f"{END}<|user|>" in decode(taking, every.ids)  # no line end in between
+    learned = [token for token, counts in zip(every.ids, every.mask, strict=True) if counts]
+    assert decode(taking, learned) == f"A mat.{END}The cat.{END}"
+    ((batch,),) = tokenize([Unpaired("f:1", turns[:1], turns[1:], True)], Renderer(taking, "chat", 200)).sequences
+    assert batch == every
+
+
 def test_composed_characters_are_no_loss(tokenizer):
     """A tokenizer that composes characters is accepted."""
     from tokenizers.normalizers import NFC
