@@ -132,7 +132,7 @@ class RowReader:
         turns = turns_of(text)
         if not turns:
             if (name == "prompt" or self.has("prompt")) and not count_turns(text):
-                return (Message(role, text),)
+                return (Message(role, text.strip()),)  # a turn without its mark, as an answer beside a prompt is
             what = f"{column!r} does not begin with a turn"
             return self.wrong(what, r"\n\nHuman: or \n\nAssistant:, as data.format: hh has them", column)
         if name == "prompt" and turns[-1] == ("assistant", ""):  # the opening of the answer

@@ -177,11 +177,12 @@ def test_hh_becomes_messages(write):
     ],
 )
 def test_hh_is_read_in_every_column(write, shape, row):
-    """A prompt with marks may end in the opening of the answer, and texts without marks are one turn."""
+    """A prompt with marks may end in the opening of the answer, and texts without marks are one turn, without spaces."""
     (got,) = read_rows(write(row), shape, how=HH)
     assert got.prompt == (Message("user", "Which way is north?"),)
     answer = {"preference": "chosen", "prompt": "prompt"}.get(shape, "completion")
-    assert shape == "prompt" or getattr(got, answer).strip() == "Up."
+    assert shape == "prompt" or getattr(got, answer) == "Up."
+    assert shape != "preference" or got.rejected == "Down."
 
 
 @pytest.mark.parametrize(
@@ -193,6 +194,7 @@ def test_hh_is_read_in_every_column(write, shape, row):
         (texts(f"{ASKED} Up.\n\nHuman: Hm.", f"{ASKED} Down."), "@chosen: 'chosen' ends with the user's turn"),
         (texts(f"{MORE} Up.", f"{ASKED} Down."), "@chosen: the two answers part 3 turns before the end of 'chosen'"),
         (texts("\n\nAssistant: Hi.", "\n\nAssistant: Ho."), "@rejected: the two answers begin with different turns"),
+        (texts("Up.", " Up.\n", prompt=ASKED), "@rejected: 'chosen' and 'rejected' are the same"),
         (texts("Up.", "Down.", prompt="\n\nAssistant:"), "@prompt: 'prompt' has no turn but the opening of an answer"),
     ],
 )  # fmt: skip
