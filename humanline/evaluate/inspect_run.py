@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -27,8 +28,11 @@ from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
 from humanline.train.config.secrets import written
 from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.layout import looks_like
 from humanline.train.data.levels import RowScores
 from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.source import DataError
+from humanline.train.data.sources import open_source
 from humanline.train.data.units import SIDES, Units
 from humanline.train.online.commands import Say
 
@@ -363,17 +367,20 @@ def config_of_file(file: str, model: str, overrides: Sequence[str] = ()) -> Trai
 
 
 def _kind_of(file: str) -> tuple[dict[str, Any], str]:
-    """Return an objective that reads the rows of a file, and their shape; pairs where its first line does not tell."""
+    """Return an objective that reads the rows of a file, and their shape; pairs where its first row does not tell."""
     try:
-        with open(Path(file).expanduser(), "rb") as lines:
-            row = json.loads(next(line for line in lines if line.strip()))
-    except (OSError, ValueError, StopIteration, RecursionError):
-        row = {}
-    if isinstance(row, dict) and "rejected" not in row:
-        if "label" in row:
-            return {"kind": "kto", "allow_single_label": True}, "unpaired"
-        if {"completion", "messages"} & row.keys():
-            return {"kind": "nll"}, "completion"
+        source = open_source(file)
+        rows: Any = source.rows([], None)
+        with contextlib.closing(rows):
+            first = next(rows, None)
+    except (DataError, FileNotFoundError):  # as reading the file will say
+        first = None
+    there = [] if first is None else source.columns(first[1])
+    looks = "preference" if "rejected" in there else looks_like(there, {})
+    if looks == "unpaired":
+        return {"kind": "kto", "allow_single_label": True}, "unpaired"
+    if looks == "completion":
+        return {"kind": "nll"}, "completion"
     return {"kind": "dpo"}, "preference"
 
 

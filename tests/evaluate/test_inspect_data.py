@@ -19,6 +19,7 @@ from humanline.evaluate.inspect_run import config_of_file, inspect_data
 from humanline.evaluate.inspection import describe
 from humanline.evaluate.model_files import files_of
 from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of, score_plan
+from humanline.train.data.rows import SetReader
 from humanline.train.online.ledger import LedgerError
 from tests.helpers.support import config
 
@@ -364,6 +365,29 @@ def test_rows_of_every_kind_are_told_by_their_keys(toy, tmp_path, file, kind, sh
     found = config_of_file(toy[file], toy["model"])
     assert (found.objective.kind, found.data.shape) == (kind, shape)
     assert len(inspect_data(found, out=str(tmp_path / "look"), say=silent).names) > 40
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"prompt": "q", "output_A": "a", "output_B": "b", "label": 1}, "dpo"),  # the released code's pairs
+        ({"prompt": "q", "output": "a", "label": 1}, "kto"),
+        ({"prompt": "q", "completion": "a", "label": True}, "kto"),
+        ({"prompt": "q", "completion": "a"}, "nll"),
+        ({"prompt": "q", "chosen": "a", "rejected": "b", "messages": "m", "label": 1}, "dpo"),
+    ],
+)
+def test_rows_are_told_by_their_keys_in_every_form_of_file(toy, tmp_path, row, kind, ending):
+    """Whatever form a file has, its rows are read as what they are."""
+    file = tmp_path / f"rows.{ending}"
+    if ending == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(pytest.importorskip("pyarrow").Table.from_pylist([row]), file)
+    else:
+        file.write_text(json.dumps(row if ending == "jsonl" else [row]) + "\n", encoding="utf-8")
+    found = config_of_file(str(file), toy["model"])
+    assert found.objective.kind == kind
+    assert len(list(SetReader.of(found.data, str(file), found.data_shape))) == 1
 
 
 @pytest.mark.parametrize("kind", ["kto", "grpo", "nll"])
