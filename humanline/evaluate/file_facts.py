@@ -57,6 +57,11 @@ def describe_facts(facts: FileFacts) -> Iterator[str]:
     yield f"file         {facts.report.path}: {lengths}"
     if facts.report.bad_rows:
         yield f"  {facts.report.bad_rows}"
+    if facts.report.note:
+        yield f"  {facts.report.note}"
+    columns = facts.report.columns
+    if columns is not None and (columns.ignored or columns.nowhere):
+        yield f"  columns {columns}"
     yield (
         f"  {lengths.truncated} truncated, {repeats.duplicates} duplicates, "
         f"{repeats.contradictions} contradictions, {lengths.dropped_identical} identical answers, "
@@ -83,6 +88,8 @@ def facts_as_json(facts: FileFacts) -> dict[str, Any]:
         "prompts": facts.report.prompts,
         "lengths": asdict(facts.report.lengths),
         "bad_rows": asdict(facts.report.bad_rows) if facts.report.bad_rows else None,
+        "columns": asdict(facts.report.columns) if facts.report.columns else None,
+        "note": facts.report.note,
         "duplicates": facts.report.duplicates.duplicates,
         "contradictions": facts.report.duplicates.contradictions,
         "without_end": facts.without_end,

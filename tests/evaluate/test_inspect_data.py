@@ -15,12 +15,16 @@ import scipy.stats
 import torch
 
 from humanline.cli import main
+from humanline.evaluate.file_facts import describe_facts, facts_as_json, facts_of
 from humanline.evaluate.inspect_run import config_of_file, inspect_data
 from humanline.evaluate.inspection import describe
 from humanline.evaluate.model_files import files_of
 from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of, score_plan
 from humanline.train.data.rows import SetReader
+from humanline.train.data.run_data import renderer_of
+from humanline.train.data.sets import read_units
 from humanline.train.online.ledger import LedgerError
+from humanline.train.policy.load import load_tokenizer
 from tests.helpers.support import config
 
 
@@ -39,7 +43,6 @@ def test_levels_are_the_trainer_s_own(toy, tmp_path):
     from transformers import AutoModelForCausalLM
 
     from humanline.train.data.run_data import read_data, renderer_of
-    from humanline.train.policy.load import load_tokenizer
     from humanline.train.setup import set_up
 
     found = look(toy, tmp_path)
@@ -382,12 +385,37 @@ def test_rows_are_told_by_their_keys_in_every_form_of_file(toy, tmp_path, row, k
     """Whatever form a file has, its rows are read as what they are."""
     file = tmp_path / f"rows.{ending}"
     if ending == "parquet":
-        pytest.importorskip("pyarrow.parquet").write_table(pytest.importorskip("pyarrow").Table.from_pylist([row]), file)
+        table = pytest.importorskip("pyarrow").Table.from_pylist([row])
+        pytest.importorskip("pyarrow.parquet").write_table(table, file)
     else:
         file.write_text(json.dumps(row if ending == "jsonl" else [row]) + "\n", encoding="utf-8")
     found = config_of_file(str(file), toy["model"])
     assert found.objective.kind == kind
     assert len(list(SetReader.of(found.data, str(file), found.data_shape))) == 1
+
+
+def test_what_nothing_reads_and_marks_inside_of_turns_are_told(toy, tmp_path):
+    """As training tells it: a column that is left aside, and conversations that are taken for one user's turn."""
+    ask = "\n\nHuman: Which way is north?\n\nAssistant:"
+    file = tmp_path / "pairs.jsonl"
+    row = {"chosen": f"{ask} Up.", "rejected": f"{ask} Down.", "system": "Be brief."}
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+
+    def facts(*overrides):
+        settings = config_of_file(str(file), toy["model"], overrides)
+        tokenizer = load_tokenizer(toy["model"])
+        units, report = read_units(settings, str(file), renderer_of(settings, tokenizer))
+        found = facts_of(units, report, tokenizer)
+        return list(describe_facts(found)), facts_as_json(found)
+
+    lines, tree = facts()
+    (note,) = (line for line in lines if "data.format: hh" in line)
+    (columns,) = (line for line in lines if "ignored: 'system'" in line)
+    assert note == f"  {tree['note']}" and columns.startswith("  columns read: 'chosen', 'rejected'; ")
+    assert tree["columns"]["ignored"] == ("system",)
+    lines, tree = facts("data.format=hh", "data.columns.system=system")
+    assert not any("columns" in line or "format" in line for line in lines)
+    assert tree["note"] == "" and tree["columns"]["ignored"] == ()
 
 
 @pytest.mark.parametrize("kind", ["kto", "grpo", "nll"])
@@ -420,7 +448,6 @@ def known_model(toy, folder: Path) -> tuple[str, np.ndarray]:
 def test_rows_of_known_probabilities_are_split_into_the_right_quartiles(toy, tmp_path):
     """Exactly, with many rows of equal level: the same pair after prompts of other lengths."""
     from humanline.train.data.run_data import read_data, renderer_of
-    from humanline.train.policy.load import load_tokenizer
 
     model, table = known_model(toy, tmp_path / "known")
     pairs = [("ab", "ba"), ("abc", "c"), ("a", "bcd"), ("gh", "h"), ("fgh", "hg"), ("de", "ed"), ("ee", "dd")]
@@ -457,7 +484,6 @@ def of_clusters(x: np.ndarray, y: np.ndarray, clusters: np.ndarray) -> tuple[flo
 def test_every_number_is_that_of_the_model_s_table(toy, tmp_path, capsys):
     """In inspection.json and in what is printed: levels, bits per byte of two-byte letters, shares, lengths, counts."""
     from humanline.train.data.run_data import read_data, renderer_of
-    from humanline.train.policy.load import load_tokenizer
 
     model, table = known_model(toy, tmp_path / "known")
     random = np.random.default_rng(2)

@@ -177,7 +177,7 @@ def test_hh_becomes_messages(write):
     ],
 )
 def test_hh_is_read_in_every_column(write, shape, row):
-    """A prompt with marks may end in the opening of the answer, and texts without marks are one turn, without spaces."""
+    """A prompt with marks may end in the opening of the answer; texts without marks are one turn, spaces apart."""
     (got,) = read_rows(write(row), shape, how=HH)
     assert got.prompt == (Message("user", "Which way is north?"),)
     answer = {"preference": "chosen", "prompt": "prompt"}.get(shape, "completion")
