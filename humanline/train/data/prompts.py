@@ -74,7 +74,7 @@ def read_contexts(
         for row in rows:
             extra, wrong = _plain(row.extra if isinstance(row, PromptOnly) else row.given.columns())
             problems.extend(
-                f"{row.id}: column {column!r} holds a {kind}, which is no JSON" for column, kind in wrong.items()
+                f"{row.id}: column {column!r} holds {what}, which is no JSON" for column, what in wrong.items()
             )
             prompt = PromptOnly(row.id, with_system(row.prompt, system), extra, row.given)
             names.append(prompt.id)
@@ -125,13 +125,15 @@ def offers_columns(config: TrainConfig) -> bool:
 
 
 def _plain(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return columns as they come back from JSON, and what kind of thing those hold that do not."""
+    """Return columns as they come back from JSON, and what those hold that do not."""
     plain, wrong = {}, {}
     for name, value in extra.items():
         try:
             plain[name] = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError, RecursionError):
-            wrong[name] = type(value).__name__
+        except ValueError:  # of a number, that may be inside of a list
+            wrong[name] = "nan or an infinite number"
+        except (TypeError, RecursionError):
+            wrong[name] = f"a {type(value).__name__}"
     return plain, wrong
 
 

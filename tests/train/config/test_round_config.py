@@ -176,7 +176,12 @@ def test_columns_that_are_no_json_are_named(tokenizer, tmp_path):
     config = TrainConfig.model_validate(tree(data={"train": str(path), "max_length": 64}))
     with pytest.raises(DataError, match="3 values cannot be kept") as found:
         read_contexts(config, str(path), Renderer(tokenizer, "chat", 64))
-    assert "column 'when' holds a datetime" in found.value.problems[0]
+    assert "column 'when' holds a datetime, which is no JSON" in found.value.problems[0]
+    of_numbers = [{"prompt": "What?", "level": level} for level in (1.0, float("nan"))]
+    parquet.write_table(pyarrow.Table.from_pylist(of_numbers), path)
+    with pytest.raises(DataError, match="1 values cannot be kept") as found:
+        read_contexts(config, str(path), Renderer(tokenizer, "chat", 64))
+    assert "row 2: column 'level' holds nan or an infinite number" in found.value.problems[0]
 
 
 def test_validate_looks_at_rounds(toy, tmp_path, capsys):
