@@ -18,8 +18,11 @@ from typing import Any, BinaryIO
 from humanline.train.data.source import DataError, Row, Source
 
 _SPREAD_LIMIT = 1 << 24  # bytes looked at to see whether an object goes on over the next lines
-_SIGNATURES = {
-    b"\xff\xfe": ("UTF-16 or UTF-32 text", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW.jsonl"),
+_OF_32_BITS = ("UTF-32 text", "Save it as UTF-8: iconv -f UTF-32 -t UTF-8 OLD > NEW.jsonl")
+SIGNATURES = {
+    b"\xff\xfe\0\0": _OF_32_BITS,  # before that of UTF-16, which it begins with
+    b"\0\0\xfe\xff": _OF_32_BITS,
+    b"\xff\xfe": ("UTF-16 text", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW.jsonl"),
     b"\xfe\xff": ("UTF-16 text", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW.jsonl"),
     b"\x1f\x8b": ("a gzip archive", "Unpack it: gzip -dc OLD > NEW.jsonl"),
     b"PK\x03\x04": ("a zip archive", "Unpack it first."),
@@ -102,11 +105,13 @@ class JsonLines(Source):
 
 def refuse_other_formats(path: Path, head: bytes) -> None:
     """Raise DataError if a file, by its first bytes, is no UTF-8 text."""
-    for signature, (what, advice) in _SIGNATURES.items():
+    for signature, (what, advice) in SIGNATURES.items():
         if head.startswith(signature):
             raise DataError(f"{path} is {what}; expected UTF-8 text, one JSON object per line", advice=advice)
     if b"\0" in head[:4]:
-        advice = "If it is UTF-16, save it as UTF-8: iconv -f UTF-16LE -t UTF-8 OLD > NEW.jsonl"
+        order = "BE" if head[:1] == b"\0" else "LE"  # JSON begins with a letter of ASCII
+        width = 32 if head[:4].count(0) == 3 else 16
+        advice = f"If it is UTF-{width}, save it as UTF-8: iconv -f UTF-{width}{order} -t UTF-8 OLD > NEW.jsonl"
         what = "begins with NUL bytes, as UTF-16 without a mark and binary files do"
         raise DataError(f"{path} {what}; expected UTF-8 text, one JSON object per line", advice=advice)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.system.install import install
+from humanline.train.data.json_lines import JSON_MARK, SIGNATURES
 from humanline.train.data.reach import ask_hub, from_cache_alone, is_out_of_reach
 from humanline.train.data.source import GRAMMAR, DataError, Row, Source
 
@@ -128,7 +129,21 @@ class Parquet(_Table):
             raise
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             after = f" after row {self._number}" if self._number else ""
-            raise DataError(f"{self.path} cannot be read as parquet{after}: {_summary(error)}") from None
+            what, advice = f"{self.path} cannot be read as parquet{after}: {_summary(error)}", self._other_kind()
+            raise DataError(what, advice=advice) from None
+
+    def _other_kind(self) -> str:
+        """Return what to do about a file that begins as another kind does; nothing where it begins as parquet."""
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(64).removeprefix(JSON_MARK).lstrip()
+        except OSError:
+            return ""
+        if head[:1] in (b"{", b"["):
+            return f"It begins as JSON does: give it the ending {'.jsonl' if head[:1] == b'{' else '.json'}."
+        kinds = ((name, advice) for mark, (name, advice) in SIGNATURES.items() if head.startswith(mark))
+        name, advice = next(kinds, ("", ""))
+        return f"It is {name}. {advice.replace('NEW.jsonl', 'NEW.parquet')}" if "archive" in name else ""
 
     def _classes(self) -> dict[str, list[str]]:
         """Return the classes that `datasets` noted in the file's metadata."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -306,12 +307,16 @@ def test_rows_are_counted_over_batches(parquet, monkeypatch):
     ("bend", "message"),
     [
         (lambda content: b"", "cannot be read as parquet: Parquet file size is 0 bytes"),
-        (lambda content: json.dumps(PAIR).encode() * 9, "cannot be read as parquet: Parquet magic bytes not found"),
+        (
+            lambda content: json.dumps(PAIR).encode() * 9,
+            r"cannot be read as parquet: Parquet magic .*\nIt begins as JSON does: give it the ending \.jsonl",
+        ),
+        (gzip.compress, r"cannot be read as parquet: .*\nIt is a gzip archive. Unpack it: gzip -dc OLD > NEW\.parquet"),
         (lambda content: content[:-9], "cannot be read as parquet: "),
         (lambda content: content[:40] + b"\xff" * 3000 + content[3040:], "cannot be read as parquet: "),
         (lambda content: content.replace(b"q123 ", b"q124 ", 1), "cannot be read as parquet: .*CRC checksum"),
     ],
-    ids=["empty", "JSON", "cut off", "overwritten", "one byte"],
+    ids=["empty", "JSON", "packed", "cut off", "overwritten", "one byte"],
 )
 def test_broken_parquet_is_an_error(parquet, bend, message):
     """A file that is not parquet, was cut off or was overwritten (one byte, where it has checksums) is refused."""
@@ -322,7 +327,7 @@ def test_broken_parquet_is_an_error(parquet, bend, message):
     path.write_bytes(bend(content))
     with pytest.raises(DataError, match=message) as caught:
         read_rows(path, "preference")
-    assert str(path) in str(caught.value) and len(str(caught.value).splitlines()) == 1
+    assert str(path) in str(caught.value) and len(str(caught.value).splitlines()) == 1 + message.count(r"\n")
 
 
 def test_random_damage_to_parquet_is_never_a_surprise(parquet):
