@@ -116,6 +116,7 @@ class _Reading:
         """Return the choices, or raise with all faults."""
         answer = np.stack([self.problem, self.person, self.trial], axis=1)
         _, block = np.unique(answer, axis=0, return_inverse=True)
+        block = block.reshape(-1)  # of two axes in numpy 2.0.0
         order = np.lexsort((self.probability, self.outcome, self.option, block))
         block, option = block[order], self.option[order]
         edge = np.flatnonzero(np.diff(block, prepend=-1) | np.diff(option, prepend=-1))
