@@ -22,6 +22,8 @@ from tests.conftest import ROOT
 from tests.helpers.optional import NEEDS_TORCH
 
 FOLDER = ROOT / "figures"
+#: The version of matplotlib that drew the committed pictures, as CI has it; another one writes the same otherwise.
+(DRAWN_BY,) = re.findall(r"^matplotlib==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
 USER_SETTINGS = {"font.size": 20, "axes.grid": False, "svg.hashsalt": None}
 
 
@@ -73,7 +75,8 @@ def test_the_committed_figure_is_the_one_that_is_computed_and_readable(name):
         figure = draw(name, rows)
         with _style.style():
             figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    assert without_clip_names(svg.getvalue()) == without_clip_names((FOLDER / f"{name}.svg").read_bytes())
+    if matplotlib.__version__ == DRAWN_BY:
+        assert without_clip_names(svg.getvalue()) == without_clip_names((FOLDER / f"{name}.svg").read_bytes())
 
     with _style.style():
         canvas = FigureCanvasAgg(figure)
