@@ -53,8 +53,7 @@ def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) ->
         with held(folder):
             store = KeptResults(folder / STORE)
             store.read()
-            for job, outcome in used:
-                store.keep(key_of(job), job.name, f"{ELSEWHERE} {as_text(outcome)}")
+            store.keep_all((key_of(job), job.name, f"{ELSEWHERE} {as_text(outcome)}") for job, outcome in used)
     return len(used)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -34,8 +34,12 @@ class KeptResults:
 
     def keep(self, key: str, run: str, result: str) -> None:
         """Keep a result under its key, and in words what it is of; a key that is there already is left as it is."""
+        self.keep_all([(key, run, result)])
+
+    def keep_all(self, results: Iterable[tuple[str, str, str]]) -> None:
+        """Keep many at once, each as `keep` does: all of them or, where that fails, none."""
         with self._named(), contextlib.closing(sqlite3.connect(self.path)) as database, database:
-            database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", (key, run, result))
+            database.executemany("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", results)
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from humanline.cli import main
-from humanline.reproduce import known, suite, versions
+from humanline.reproduce import known, report, suite, versions
 from humanline.reproduce.cells import core
 from humanline.reproduce.foretold import read_levels
 from humanline.reproduce.known import check_known, refuse_loss, take_over, writers_elsewhere
@@ -19,6 +19,12 @@ from humanline.reproduce.tables import outcomes_csv, read_outcomes, write_outcom
 from humanline.reproduce.testbeds.registry import testbed as bed_of
 from humanline.system.kept import KeptResults
 from tests.reproduce.test_further import grid, run_of
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """Pictures of the frontier take most of a command's time, and no test here looks at one."""
+    monkeypatch.setattr(report, "write_figure", lambda *_: [])
 
 
 def write(path, outcomes):
@@ -217,3 +223,20 @@ def test_levels_that_are_no_table_are_named_before_anything_runs(monkeypatch, tm
     words = ["reproduce", "letters", "--all", "--known", table, "--out", str(tmp_path / "out"), "--quiet"]
     assert main(words) == 2 and "levels.csv: no table of levels: " in capsys.readouterr().err
     assert not (tmp_path / "out" / STORE).exists()
+
+
+def test_many_results_are_kept_together_or_not_at_all(tmp_path):
+    """A table is taken over whole; a result that is there stays as it is."""
+    store = KeptResults(tmp_path / STORE)
+    store.read()
+    store.keep("b", "b", "old")
+
+    def breaking():
+        yield "a", "a", "1"
+        raise ValueError("unreadable")
+
+    with pytest.raises(ValueError, match="unreadable"):
+        store.keep_all(breaking())
+    assert store.read() == {"b": "old"}
+    store.keep_all([("a", "a", "1"), ("b", "b", "2")])
+    assert store.read() == {"a": "1", "b": "old"}
