@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import sys
 import warnings
 from collections.abc import Generator, Iterator
@@ -18,7 +19,7 @@ import pytest
 from humanline import _shapes
 from humanline.system import disk
 from humanline.system.stop import STOPPING
-from tests.helpers.files import do_not_wait_for_the_disk
+from tests.helpers.files import connect_without_waits, do_not_wait_for_the_disk
 
 # Doctests are looked for in every module; a system whose own Python has a module of this name imported that one first,
 # the plugin must be there before the package is, and the last stands in for a tool that is not here.
@@ -161,6 +162,7 @@ def without_flushes(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if ROOT / "tests" / "system" not in request.path.parents:
             patch.setattr(os, "fsync", do_not_wait_for_the_disk)
+            patch.setattr(sqlite3, "connect", connect_without_waits)
         yield
 
 
