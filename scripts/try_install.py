@@ -37,7 +37,7 @@ BASE_TESTS = ("tests/theory", "tests/fit", "tests/stats", "tests/plots")
 LEFT_OUT = ("tests/theory/test_citations.py", "tests/plots/test_study_figures.py")
 #: Quick tests of rooms that lean on the packages whose lowest versions are tried.
 TRAIN_TESTS = ("tests/objectives", "tests/train/config", "tests/train/data", "tests/train/policy", "tests/train/step")
-TRAIN_TOOLS = (*TOOLS, "jaxtyping", "beartype", "jsonschema", "math-verify", "pyyaml", "tensorboard")
+TRAIN_TOOLS = (*TOOLS, "jaxtyping", "beartype", "jsonschema", "math-verify", "pyyaml", "tensorboard", "torchao")
 THEORY_FIGURES = (
     *("distortion_curves", "bound", "clipping_limit", "capacity_families"),
     *("fitted_people", "fitted_rejection"),
