@@ -185,7 +185,8 @@ def _own_files(module: str, folders: Sequence[str]) -> dict[str, Path]:
 def _is_library(name: str, path: Path, folders: Sequence[str]) -> bool:
     """Return whether a file is of an installed package, or of one to be edited that runs are computed with.
 
-    That is what everybody else gets under the name, with no look into the folders that are searched first.
+    That is what everybody else gets under the name, with no look into the folders that are searched first; or what is
+    in one of these, if it is there that the package is installed.
     """
     if is_installed(path):
         return True
@@ -193,8 +194,23 @@ def _is_library(name: str, path: Path, folders: Sequence[str]) -> bool:
     if top not in _COMPUTING:
         return False
     others = [one for one in sys.path if os.path.abspath(one) not in folders]
-    spec = _found(top, others)
-    return spec is not None and spec.origin is not None and path.is_relative_to(Path(spec.origin).resolve().parent)
+    here, there = _origin(top, None), _origin(top, others)
+    return here is not None and (here == there or (there is None and _is_distributed(top)))
+
+
+def _origin(name: str, path: Sequence[str] | None) -> Path | None:
+    spec = _found(name, path)
+    return None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+
+
+def _is_distributed(name: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, distribution  # takes long to import
+
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _refuse_library(name: str, path: Path) -> None:

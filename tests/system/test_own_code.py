@@ -186,7 +186,7 @@ def test_a_module_without_its_source_counts(here):
     assert loaded.sources == {"bare": hashlib.sha256((here / "bare.pyc").read_bytes()).hexdigest()}
 
 
-@pytest.mark.parametrize("how", ["finder", "path"])
+@pytest.mark.parametrize("how", ["finder", "path", "link"])
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_library_that_runs_are_computed_with_is_not_imported_twice(here, monkeypatch, how, beside):
     """Installed to be edited, by a finder or an entry of the path, or from its own folder: its classes stay one."""
@@ -195,6 +195,8 @@ def test_a_library_that_runs_are_computed_with_is_not_imported_twice(here, monke
     place.parent.mkdir(parents=True)
     place.write_text("class A: pass\n")
     (place.parent / "more.py").write_text("import peft\nA = peft.A\n")
+    (project / "peft.egg-info").mkdir()  # as any way to install leaves it
+    (project / "peft.egg-info" / "PKG-INFO").write_text("Name: peft\nVersion: 1.0\n")
 
     class Finder:
         @staticmethod
@@ -209,7 +211,7 @@ def test_a_library_that_runs_are_computed_with_is_not_imported_twice(here, monke
         monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
     else:
         (here / "link").symlink_to(project)
-        monkeypatch.setattr(sys, "path", [*sys.path, str(here / "link" if beside else project)])
+        monkeypatch.setattr(sys, "path", [*sys.path, str(here / "link" if how == "link" else project)])
     first = importlib.import_module("peft")
     (here / "own_peft.py").write_text("import peft.more\ndef f(): return peft.more.A\n")
     assert digests_of("own_peft:f").keys() == {"own_peft"}
