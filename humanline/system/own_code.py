@@ -20,7 +20,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
@@ -117,6 +117,7 @@ def load_call(call: str, beside: str | None = None) -> Loaded:
                 del _imported[module]
                 sys.modules.pop(module, None)
             found = getattr(importlib.import_module(module), name)
+            _tied(sources)
         except BaseException as error:  # SystemExit among them: it is foreign code
             if isinstance(error, KeyboardInterrupt | OwnCodeError):
                 raise
@@ -282,11 +283,12 @@ def _noted(files: Mapping[str, Path], folders: Sequence[str]) -> dict[str, str]:
     digests = {name: _digest(path) for name, path in files.items()}
     now = {name: (str(path), digests[name]) for name, path in files.items()}
     compiled = {name for name, path in files.items() if path.name.endswith(tuple(EXTENSION_SUFFIXES))}
-    for name in sorted(compiled & sys.modules.keys() & _imported.keys()):
-        if _imported[name] != now[name]:
+    for name in sorted(compiled & sys.modules.keys()):
+        known = name in _imported
+        if (_imported[name] != now[name]) if known else _is_replaced(files[name]):
             raise OwnCodeError(
-                f"cannot be imported anew: {files[name]} is compiled and has changed since this process imported it, "
-                "which Python does once; start again"
+                f"cannot be imported anew: {files[name]} is compiled and {'has changed' if known else 'was made anew'} "
+                "since this process imported it, which Python does once; start again"
             )
     stale = {name for name, one in now.items() if name in sys.modules and _imported.get(name) != one} - compiled
     for name, path in files.items():
@@ -299,6 +301,24 @@ def _noted(files: Mapping[str, Path], folders: Sequence[str]) -> dict[str, str]:
             sys.modules.pop(name, None)
     _imported.update(now)
     return digests
+
+
+def _is_replaced(path: Path) -> bool:
+    """Return whether a file that this process has loaded is gone, and another in its place; known on Linux alone."""
+    try:
+        maps = Path("/proc/self/maps").read_bytes().splitlines()
+    except OSError:
+        return False
+    name = b" " + os.fsencode(path)
+    return any(line.endswith(name + b" (deleted)") for line in maps) and not any(line.endswith(name) for line in maps)
+
+
+def _tied(names: Iterable[str]) -> None:
+    """Have packages that were imported anew know their compiled modules, which were not: only an import tells them."""
+    for name in names:
+        package, _, own = name.rpartition(".")
+        if {name, package} <= sys.modules.keys() and not hasattr(sys.modules[package], own):
+            setattr(sys.modules[package], own, sys.modules[name])
 
 
 def _digest(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import os
 import py_compile
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import humanline
+from humanline.system import own_code
 from humanline.system.own_code import OwnCodeError, digests_of, load_call
 
 
@@ -144,27 +146,36 @@ PyMODINIT_FUNC PyInit_compiled(void) { return PyModule_Create(&module); }
 """
 
 
-def test_compiled_files_count(here):
-    """A changed one cannot be imported anew within a process, and is refused; a new process computes with it."""
+@pytest.fixture
+def compile_to():
+    """Return a function that makes a compiled module, whose function returns a number, in a folder."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     headers = sysconfig.get_paths()["include"]
     if compiler is None or not (Path(headers) / "Python.h").is_file():
         pytest.skip("no C compiler, or no headers of Python")
-    target = here / f"compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
 
-    def compiled(number: int) -> None:
+    def compiled(folder: Path, number: int) -> None:
+        target = folder / f"compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
         target.unlink(missing_ok=True)  # what is mapped is not written into
-        (here / "compiled.c").write_text(EXTENSION.replace("NUMBER", str(number)))
-        subprocess.run([compiler, "-shared", "-fPIC", f"-I{headers}", "compiled.c", "-o", target], check=True)
+        source = folder / "compiled.c"
+        source.write_text(EXTENSION.replace("NUMBER", str(number)))
+        subprocess.run([compiler, "-shared", "-fPIC", f"-I{headers}", source, "-o", target], check=True)
 
+    return compiled
+
+
+def test_compiled_files_count(here, compile_to):
+    """A changed one cannot be imported anew within a process, and is refused; a new process computes with it."""
     (here / "mine.py").write_text("import compiled\ndef f(): return compiled.f()\n")
-    compiled(1)
+    compile_to(here, 1)
     first = load_call("mine:f")
     assert first.function() == 1 and load_call("compiled:f").function() == 1
     assert first.sources == digests_of("mine:f") and set(first.sources) == {"compiled", "mine"}
     (here / "mine.py").write_text("import compiled\ndef f(): return 10 * compiled.f()\n")
     assert load_call("mine:f").function() == 10  # what is not compiled is imported anew
-    compiled(2)
+    compile_to(here, 1)
+    assert load_call("mine:f").function() == 10  # another file of the same bytes
+    compile_to(here, 2)
     assert digests_of("mine:f")["compiled"] != first.sources["compiled"]
     for call in ("mine:f", "compiled:f"):
         with pytest.raises(OwnCodeError, match=r"compiled\S* is compiled and has changed since .*; start again"):
@@ -174,6 +185,36 @@ def test_compiled_files_count(here):
     assert (
         subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True).stdout == "20\n"
     )
+
+
+def test_a_compiled_file_that_a_notebook_has_imported_is_not_taken_for_a_later_one(here, compile_to, monkeypatch):
+    """What was imported in another way counts as the file that is there, unless that was made since, as Linux tells."""
+    (here / "own_package").mkdir()
+    (here / "own_package" / "__init__.py").write_text("")
+    compile_to(here / "own_package", 1)
+    (here / "mine.py").write_text("import own_package.compiled\ndef f(): return own_package.compiled.f()\n")
+    monkeypatch.syspath_prepend(str(here))
+    importlib.import_module("own_package.compiled")
+    for made_anew in (False, True):
+        monkeypatch.setattr(own_code, "_imported", {})
+        if not made_anew:
+            assert load_call("mine:f").function() == 1
+        elif Path("/proc/self/maps").exists():
+            compile_to(here / "own_package", 2)
+            with pytest.raises(OwnCodeError, match=r"compiled\S* is compiled and was made anew since .*; start again"):
+                load_call("mine:f")
+
+
+def test_a_package_imported_anew_has_its_compiled_modules(here, compile_to):
+    """Python tells a package of a module that it imports, which a compiled one is not a second time."""
+    (here / "own_package").mkdir()
+    compile_to(here / "own_package", 3)
+    (here / "mine.py").write_text(
+        "import own_package.compiled\ndef f(): return own_package.K * own_package.compiled.f()\n"
+    )
+    for factor in (1, 2):
+        (here / "own_package" / "__init__.py").write_text(f"K = {factor}\n")
+        assert load_call("mine:f").function() == 3 * factor
 
 
 def test_a_module_without_its_source_counts(here):
