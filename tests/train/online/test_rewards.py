@@ -127,6 +127,8 @@ def rows(folder, name):
         *[(text, None) for text in ("#### sqrt(2)", r"\sqrt{2}", "√2", r"\sqrt[3]{2}", r"#### \sqrt[3]{8}")],
         ("1/2,1/3", Fraction(1, 3)),
         ("1/2,1 / 3", Fraction(1, 3)),
+        *[(text, Fraction(3, 1000)) for text in ("#### $3/1,000/day", "It is 3/1,000/day", "#### 3/1,000 / day")],
+        ("#### 3/1,000/2", None),
         ("#### 3*\n- 4 boxes", 3),
         ("\x1b[31m18\x00", 18),
         ("\ud800 18", 18),

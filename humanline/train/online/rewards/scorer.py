@@ -19,7 +19,7 @@ from humanline.train.online.types import Rollout, Score
 if TYPE_CHECKING:  # torch takes long to import, and verifiers do without
     from humanline.train.online.rewards.models import RewardModel
 
-_READING = 4  # to be raised whenever a verifier reads answers differently: keys of caches hold it
+_READING = 5  # to be raised whenever a verifier reads answers differently: keys of caches hold it
 Item = tuple[int, int]  # a rollout's index and a completion's number
 
 

@@ -16,7 +16,8 @@ _NUMBER = re.compile(
     r"(?P<sign>(?<![\w.)\]}%])[-−–])?\\?[$€£]?(?P<late_sign>(?<=[$€£])[-−–])?"
     r"(?P<digits>(?:[0-9]++|(?<![.])\.[0-9]++)(?:[.,][0-9]++)*+)"
     r"(?:[eE](?P<exponent>[-+]?[0-9]++)|\s*(?:[×x*]|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*[({]?(?P<power>[-+−]?[0-9]++))?+"
-    r"(?:[ \t]*+[/⁄][ \t]*+(?P<divisor>[0-9]++(?:\.[0-9]++|,[0-9]++(?![ \t]*[/⁄]))*+))?+"  # 1/2,1/3: two fractions
+    r"(?:[ \t]*+[/⁄][ \t]*+(?P<divisor>[0-9]++(?:\.[0-9]++|,[0-9]{3}(?![0-9])"
+    r"|,[0-9]++(?![ \t]*[/⁄][ \t]*[0-9]))*+))?+"  # 1/2,1/3: two fractions; 3/1,000/day: one
 )
 # Of commas only those between thousands: 125,96 may be a decimal, a list or a slip, and is none of these by guess.
 _DIGITS = re.compile(r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]*)(?P<decimals>\.[0-9]+)?")
