@@ -88,20 +88,15 @@ def in_fractions(text: str, *, sure: bool) -> str:
     ----------
     text : str
     sure : bool
-        Leave alone what Euler's number may be meant in: `2e-3`, and not `1e-3`, `2.5e-3`, `2e-03`, or `2e+22`, as
-        programs write numbers from 1e16 on.
+        Leave alone what Euler's number may be meant in: `2e-3`, and not `1e-3`, `2.5e-3`, `2e-03`, or `2e+22` and
+        `2e-10`, as programs write numbers from 1e16 on and below 1e-9.
     """
 
     def one(match: re.Match[str]) -> str:
         digits, power = match["digits"], match["power"]
         plus = match["sign"] == "+"
-        if (
-            sure
-            and digits != "1"
-            and "." not in digits
-            and not power.startswith("0")
-            and not (plus and int(power) > 15)
-        ):
+        by_program = power.startswith("0") or int(power) > (15 if plus else 9)
+        if sure and digits != "1" and "." not in digits and not by_program:
             return match[0]
         if plus:
             return _times_ten(digits, int(power))
