@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -344,7 +344,7 @@ def config_of_file(file: str, model: str, overrides: Sequence[str] = ()) -> Trai
 
     tokenizer, settings = load_tokenizer(model), load_outline(model).config.get_text_config()
     room = getattr(settings, "max_position_embeddings", None) or _LENGTH
-    objective, shape = _kind_of(file)
+    objective, shape = _kind_of(file, _columns(overrides))
     tree: dict[str, Any] = {
         "model": model,
         "output": "nowhere",
@@ -366,7 +366,23 @@ def config_of_file(file: str, model: str, overrides: Sequence[str] = ()) -> Trai
         return load_config(recipe, list(overrides))
 
 
-def _kind_of(file: str) -> tuple[dict[str, Any], str]:
+def _columns(overrides: Sequence[str]) -> dict[str, str]:
+    """Return what overrides say of the names of columns, ours and the file's; what is wrong with them, reading says."""
+    from ruamel.yaml import YAML
+
+    columns: dict[str, Any] = {}
+    for override in overrides:
+        key, _, text = override.partition("=")
+        if not key.strip().startswith("data.columns"):
+            continue
+        with contextlib.suppress(Exception):
+            value = YAML(typ="safe").load(text)
+            names = key.strip().split(".")[2:]
+            columns = {**columns, names[0]: value} if names else dict(value)
+    return {str(name): one for name, one in columns.items() if isinstance(one, str)}
+
+
+def _kind_of(file: str, columns: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Return an objective that reads the rows of a file, and their shape; pairs where its first row does not tell."""
     try:
         source = open_source(file)
@@ -376,7 +392,7 @@ def _kind_of(file: str) -> tuple[dict[str, Any], str]:
     except (DataError, FileNotFoundError):  # as reading the file will say
         first = None
     there = [] if first is None else source.columns(first[1])
-    looks = "preference" if "rejected" in there else looks_like(there, {})
+    looks = "preference" if "rejected" in {*there, *columns} else looks_like(there, columns)
     if looks == "unpaired":
         return {"kind": "kto", "allow_single_label": True}, "unpaired"
     if looks == "completion":

@@ -394,6 +394,31 @@ def test_rows_are_told_by_their_keys_in_every_form_of_file(toy, tmp_path, row, k
     assert len(list(SetReader.of(found.data, str(file), found.data_shape))) == 1
 
 
+@pytest.mark.parametrize(
+    ("row", "overrides", "kind"),
+    [
+        (
+            {"question": "q", "answer": "a", "label": True},
+            ["data.columns={prompt: question, completion: answer}"],
+            "kto",
+        ),
+        ({"prompt": "q", "answer": "a"}, ["data.columns.completion=answer"], "nll"),
+        (
+            {"prompt": "q", "completion": "a", "worse": "b"},
+            ["data.columns.rejected=worse", "data.columns.chosen=completion"],
+            "dpo",
+        ),
+    ],
+)
+def test_rows_are_told_by_our_names_of_their_columns(toy, tmp_path, row, overrides, kind):
+    """As training tells them, which has them from the recipe."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    found = config_of_file(str(file), toy["model"], overrides)
+    assert found.objective.kind == kind
+    assert len(list(SetReader.of(found.data, str(file), found.data_shape))) == 1
+
+
 def test_what_nothing_reads_and_marks_inside_of_turns_are_told(toy, tmp_path):
     """As training tells it: a column that is left aside, and conversations that are taken for one user's turn."""
     ask = "\n\nHuman: Which way is north?\n\nAssistant:"
