@@ -17,6 +17,8 @@ from humanline.theory.clipping import ClipRange
 from humanline.theory.rejection import BetaRejection, means_near
 
 TAILS = ("entropy", "gaussian")
+#: Draws of a smaller concentration are all but 0 or 1, so that errors hardly change any more.
+_FEWEST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -481,7 +483,8 @@ class ClipLimit:
 
         if bound == 0:
             return 0.0
-        grid = np.geomspace(bound * 1e-6, bound, 1000)
+        # next to an end the root may lie far below the bound, which knows nothing of how skewed the draws are
+        grid = np.geomspace(min(bound * 1e-6, _FEWEST), bound, 2000)
         above = np.flatnonzero(self.error(x, grid) > target)
         if not above.size:
             return 0.0

@@ -134,6 +134,16 @@ def test_the_concentration_needed_is_enough_and_not_more(limit, x, exponent):
             assert limit.error_bound(x, k, tail=by) == pytest.approx(target, rel=1e-6)
 
 
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize(("distance", "target"), [(1e-4, 0.55), (1e-6, 0.51), (1e-6, 0.6)])
+def test_the_concentration_needed_next_to_an_end(side, distance, target):
+    """Draws are skewed, so that next to an end the root is far below the bound: it was given as 0."""
+    limit, x = family(), side * (1.5 + distance)
+    needed = limit.needed_concentration(x, target)
+    assert 0 < needed < 1e-6 * limit.needed_concentration(x, target, by="entropy")
+    assert limit.error(x, needed * 0.99) > target > limit.error(x, needed * 1.01)
+
+
 def test_the_concentration_grows_with_the_ratio_bound():
     """It grows in proportion to M, by the sub-Gaussian tail in proportion to M**2; at an end none is enough."""
     needed = {
