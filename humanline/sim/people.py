@@ -280,7 +280,8 @@ def _trained(
         trace = simulate(run, seeds)
     world = trace.world
     start, best = (each.numpy() for each in (trace.scores[:, 0], world.best_score()))
-    gained = (trace.scores[:, -1].numpy() - start) / (best - start)
+    score = trace.scores[:, -1].numpy()
+    gained = np.where(np.isfinite(score), (score - start) / (best - start), -1.0)  # as a study of claims counts it
     mine = [people[seed] for seed in seeds]
     perceived = felt(world, trace.policy, mine, at_start=at_start[list(seeds)])
     return {"felt": perceived, "gained": gained, "outside": trace.outside.numpy(), "start": start, "best": best}

@@ -161,6 +161,18 @@ def test_a_study_of_a_few(tmp_path, monkeypatch):
             assert (measures["felt"][same] == shared["felt"][same]).all()
 
 
+def test_people_whose_policy_breaks_count_as_the_worst(tmp_path, monkeypatch):
+    """A policy that is not finite at the end is worth -1 and has gained -1, and the study is told to its end."""
+    monkeypatch.setattr(study, "TASKS", ("bandit",))
+    monkeypatch.setattr(study, "OBJECTIVES", ("grpo",))
+    monkeypatch.setattr(study, "RULES", ("test",))
+    monkeypatch.setattr(study, "PERSONAL", {name: claim for name, claim in PERSONAL.items() if "clip" not in name})
+    report = study.study_people(tmp_path, scale=study.PeopleScale(people=2, steps=8, rates=(1e3,)))
+    broken = report.results["bandit", "grpo", 1e3, "no rule"]
+    assert broken["felt"].tolist() == broken["gained"].tolist() == [-1.0, -1.0]
+    assert "| bandit, grpo, lr 1000 | no rule | -1.0000" in (tmp_path / "people.md").read_text(encoding="utf-8")
+
+
 def committed_rows():
     with open(ROOT / "studies" / "people" / "people.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
