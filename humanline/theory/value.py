@@ -507,7 +507,8 @@ class LogisticValue(_TwoSided):
         return 0.5
 
     def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
-        return size / curvature * self._size_slope(xp, size, curvature)
+        slope = self._size_slope(xp, size, curvature)
+        return xp.where(slope == 0, 0.0, size) / curvature * slope  # far out the size may be infinite
 
     def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
         tail = xp.exp(-curvature * size)

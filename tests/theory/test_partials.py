@@ -268,6 +268,14 @@ def test_partials_of_outcomes_whose_square_is_too_large(family, dtype, size):
     assert float(found) == pytest.approx(float(exact), rel=1e-6)
 
 
+def test_partials_of_outcomes_that_are_as_far_as_can_be():
+    """A value that has reached its end hangs on the curvature no more; the logistic one's partial had been nan."""
+    far = np.array([math.inf, -math.inf, 1e300])
+    assert LogisticValue(1e-12, loss_aversion=2.0).partials(far)[1]["curvature"].tolist() == [0.0, 0.0, 0.0]
+    assert LogisticValue(1.0).partials(torch.tensor(math.inf))[1]["curvature"] == 0
+    assert ExponentialValue(0.5, loss_aversion=2.0).partials(far)[1]["curvature"].tolist() == [-4.0, 8.0, -4.0]
+
+
 @pytest.mark.parametrize(("dtype", "curvature"), [("float32", 1e-20), ("float64", 1e-110)])
 def test_partials_of_next_to_no_curvature_have_gradients(dtype, curvature):
     """Towards 0 the function is linear: the branch that is not taken divides by no square of the curvature."""
