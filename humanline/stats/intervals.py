@@ -51,11 +51,14 @@ class Estimate:
         return Interval(self.mean, -t_quantile(self.degrees, (1 - confidence) / 2) * self.error)
 
     def lower(self, confidence: float = 0.95) -> float:
-        """Return the one-sided lower confidence bound of the mean."""
+        """Return the one-sided lower confidence bound of the mean; -inf without degrees of freedom."""
+        check_confidence(confidence)
+        if not self.degrees or math.isinf(self.error):
+            return -math.inf
         return self.mean - (t_quantile(self.degrees, confidence) * self.error if self.error else 0.0)
 
     def above(self, value: float) -> float:
-        """Return the p-value of the hypothesis that the mean is at most a value, against one above it."""
+        """Return the p-value that the mean is at most a value, against one above it; nan without degrees of freedom."""
         return t_tail(self.degrees, self.mean - value, self.error)
 
     def __neg__(self) -> Estimate:

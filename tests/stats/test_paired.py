@@ -17,6 +17,7 @@ from humanline.stats import (
     equivalence,
     flips,
     holm,
+    mean_estimate,
     mean_interval,
     non_inferiority,
     paired_interval,
@@ -322,6 +323,14 @@ def test_no_confidence_gives_nan(confidence):
     result = equivalence([0.1, 0.2, 0.4, 0.0, 0.1, 0.2, 0.3], 0.1, confidence=confidence)
     assert not math.isnan(result.lower) and not math.isnan(result.upper)
     assert math.isfinite(result.interval.half_width)
+
+
+def test_bounds_where_the_error_is_not_known():
+    """A single value has no lower bound, as its interval has none (it was nan); a confidence above 1 is refused."""
+    alone = mean_estimate([1.0])
+    assert alone.lower() == -math.inf and alone.interval().half_width == math.inf
+    with pytest.raises(ValueError, match=r"^confidence must be in \(0, 1\); got 95$"):
+        mean_estimate([1.0, 2.0]).lower(95)
 
 
 def test_verdicts_print_what_decides_them():
