@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 _TERMS = 12
 #: Below this the series is summed, whose first term left out is then less than a rounding error.
 _NEAR = 0.05
@@ -41,6 +43,14 @@ def log_excess_of(xp: Any, size: Any, rate: Any) -> Any:
     near = x < _NEAR
     small, far, own = xp.where(near, size, 0.0), xp.where(near, 1.0, x), xp.where(near, 1.0, rate)
     return xp.where(near, small**2 * _series(-rate * small, _LOG), (xp.log1p(far) - far / (1 + far)) / own / own)
+
+
+def minus_log1p(s: Any) -> Any:
+    """Return ``s - log(1 + s)`` of a numpy array, by its series where the two cancel."""
+    small = np.where(np.abs(s) < 0.01, s, 0.0)
+    series = sum((-1) ** n * small**n / n for n in range(2, 12))
+    with np.errstate(divide="ignore"):
+        return np.where(np.abs(s) < 0.01, series, s - np.log1p(s))
 
 
 def _series(x: Any, coefficients: list[float]) -> Any:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
 from humanline.theory._arrays import float64, plain
+from humanline.theory._excess import minus_log1p
 from humanline.theory._special import betainc, betaincc, betaln
 
 #: Below this, scipy's distribution function is about to underflow and the log comes from the series instead.
@@ -18,6 +19,8 @@ SMALL = 1e-290
 #: So many terms of that series, and then what it has not come to an end of is a continued fraction.
 _TERMS = 5_000
 _FRACTIONS = 1_000_000
+#: From here on Stirling's series has all digits after two terms.
+_LARGE = 1e4
 #: Draws and values are made in blocks that stay in the cache.
 BLOCK = 16_384
 
@@ -197,7 +200,27 @@ def _log_tail(a: Any, b: Any, log_x: Any) -> Any:
     log_total = np.log(total)
     if going.any():  # x is so near 1 that the series would take up to 40 / (1 - x) terms
         log_total[going] = _log_continued(a[going], b[going], log_x[going])
-    return a * log_x + b * np.log1p(-x) - np.log(a) - betaln(a, b) + log_total
+    return _log_density(a, b, log_x) - np.log(a) + log_total
+
+
+def _log_density(a: Any, b: Any, log_x: Any) -> Any:
+    """Return ``ln(x**a (1 - x)**b / B(a, b))``, whose terms cancel where both shapes are large.
+
+    There the powers are held against those at the mean m, ``-(a + b) kl(m || x)``, and Stirling's series does the rest
+    (Loader, Fast and accurate computation of binomial probabilities, 2000).
+    """
+    x = np.exp(log_x)
+    plainly = a * log_x + b * np.log1p(-x) - betaln(a, b)
+    total = a + b
+    away = x * total - a  # of a, and of b with the other sign
+    large = (np.minimum(a, b) > _LARGE) & (away > -a / 2) & (away < b / 2)  # farther away little cancels
+    if not large.any():
+        return plainly
+    away = np.where(large, away, 0.0)
+    distance = a * minus_log1p(away / a) + b * minus_log1p(-away / b)
+    series = [1 / (12 * shape) - 1 / (360 * shape**3) for shape in (total, a, b)]
+    rest = (np.log(a) + np.log(b / total) - math.log(2 * math.pi)) / 2 + series[0] - series[1] - series[2]
+    return np.where(large, rest - distance, plainly)
 
 
 def _log_continued(a: Any, b: Any, log_x: Any) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from humanline import _checks
 from humanline.theory import beta
 from humanline.theory._arrays import SUM_TOLERANCE, float64, last_axis, law_total, plain
+from humanline.theory._excess import minus_log1p
 from humanline.theory.clipping import ClipRange
 from humanline.theory.rejection import BetaRejection, means_near
 
@@ -446,7 +447,7 @@ class ClipLimit:
                 with np.errstate(divide="ignore"):
                     rate = mean * (math.log(mean) - log_y) + (1 - mean) * (math.log1p(-mean) - np.log(-np.expm1(log_y)))
                 u = np.expm1(near)
-                close = mean * _excess_of_log(u) + (1 - mean) * _excess_of_log(-mean * u / (1 - mean))
+                close = mean * minus_log1p(u) + (1 - mean) * minus_log1p(-mean * u / (1 - mean))
                 rate, shift = np.where(near == t, close, np.maximum(rate, 0.0)), 0.0
             else:
                 rate = 2 * np.where(near == t, mean * np.expm1(near), y - mean) ** 2
@@ -530,11 +531,3 @@ def _atoms(log_ratio: ArrayLike, probs: ArrayLike | None) -> tuple[NDArray[np.fl
     _, p = last_axis(log_ratio=x, probs=probs)
     _checks.same_shape("probs", np.shape(probs), "log_ratio", x.shape)
     return x, p / law_total("probs", probs, p)
-
-
-def _excess_of_log(s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return s - log(1 + s), by its series where the two cancel."""
-    small = np.where(np.abs(s) < 0.01, s, 0.0)
-    series = sum((-1) ** n * small**n / n for n in range(2, 12))
-    with np.errstate(divide="ignore"):
-        return np.where(np.abs(s) < 0.01, series, s - np.log1p(s))

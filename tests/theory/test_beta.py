@@ -83,6 +83,22 @@ def test_a_tail_next_to_1_takes_no_longer_than_another(a, b, log_x):
     assert found[1] == log_cdf(3e3, 2.0, near)
 
 
+@pytest.mark.parametrize(("total", "deviations"), [(1e6, 60), (1e9, 300), (1e12, 2e3), (1e15, 2e4)])
+def test_tails_of_large_shapes_keep_their_digits(total, deviations):
+    """The log of the Beta function of both shapes cancels against the powers: at 1e15 the tail was off by 3 nats."""
+    a, b = 0.04 * total, 0.96 * total
+    log_x = math.log(0.04 - deviations * math.sqrt(0.04 * 0.96 / total))
+    with mpmath.workdps(50):
+        x, term, series, n = mpmath.exp(mpf(log_x)), mpf(1), mpf(1), 0
+        while term > series * mpf(10) ** -20:
+            term *= x * (a + b + n) / (a + 1 + n)
+            series, n = series + term, n + 1
+        log_beta = mpmath.loggamma(mpf(a)) + mpmath.loggamma(mpf(b)) - mpmath.loggamma(mpf(a) + mpf(b))
+        exact = a * mpf(log_x) + b * mpmath.log(1 - x) - mpmath.log(a) - log_beta + mpmath.log(series)
+        assert exact < math.log(1e-290)
+        assert abs(float(log_cdf(a, b, log_x)) - exact) < 3e-12 * abs(exact)
+
+
 def test_a_tail_that_comes_to_no_end_is_an_error(monkeypatch):
     """A sum that was cut off would look like any other number."""
     monkeypatch.setattr("humanline.theory.beta._FRACTIONS", 10)
