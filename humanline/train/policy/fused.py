@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -178,7 +179,7 @@ def _replacements(model: Any, functions: _Functions) -> list[tuple[nn.Module, Ca
             found["RMSNorm"].append((module, functools.partial(norm, module)))
         elif name.endswith("MLP"):
             found["MLP"].append((module, functools.partial(_gated, functions[_GATES[gate]], module)))
-        elif name.endswith("Attention") and _ROTARY in type(module).forward.__code__.co_names:
+        elif name.endswith("Attention") and _ROTARY in _own_pass(type(module)).__code__.co_names:
             turned.setdefault(type(module), _with_rotary(functions["liger_rope"], type(module)))
             found["Attention"].append((module, MethodType(turned[type(module)], module)))
     if missing := [name for name, places in found.items() if not places]:
@@ -199,9 +200,14 @@ def _gated(kernel: Callable[..., Tensor], module: Any, hidden: Tensor) -> Tensor
     return down
 
 
+def _own_pass(kind: type[nn.Module]) -> Any:
+    """Return a class's pass without what transformers has wrapped around it, as for arguments that it has renamed."""
+    return inspect.unwrap(kind.forward)
+
+
 def _with_rotary(rotary: Callable[..., Any], kind: type[nn.Module]) -> FunctionType:
     """Return the pass of a class of attention, in which a name of its file stands for another function."""
-    own: Any = kind.forward
+    own = _own_pass(kind)
     other = FunctionType(own.__code__, {**own.__globals__, _ROTARY: rotary}, own.__name__, own.__defaults__, None)
     other.__kwdefaults__ = own.__kwdefaults__
     return other
