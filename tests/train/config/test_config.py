@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import re
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -29,10 +30,9 @@ from humanline.train.config.rounds import (
     ServerRequest,
 )
 from humanline.train.loop import train
-from tests.conftest import ROOT
 from tests.helpers.support import CLIP, EVERY_OBJECTIVE, REJECT, SCHEDULES, config
 
-TRAIN = ROOT / "humanline" / "train"
+TRAIN = Path(inspect.getfile(train)).parent  # of the package that is tried, which may be an installed one
 GOOD = """\
 model: m
 output: o
