@@ -16,7 +16,17 @@ from humanline.evaluate.folder import held_folder
 from humanline.evaluate.model_files import files_at_hand, files_of_rewards, identity_of, settle_rewards
 from humanline.evaluate.preference import Judged, items_of_verdicts, summarise_verdicts, verdict_of_scores
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
-from humanline.evaluate.run import as_rounds, kept_in, prompts_of, reading_of, scoring_of, whose, with_rewards
+from humanline.evaluate.run import (
+    as_rounds,
+    bad_rows_of,
+    kept_in,
+    prompts_of,
+    reading_of,
+    scoring_of,
+    unread,
+    whose,
+    with_rewards,
+)
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal
@@ -106,7 +116,7 @@ def evaluate_preferences(
             unrated: dict[str, int] = {}  # rewards read pairs of any length
         else:
             pairs, report = by_implicit_reward(config, preferences, reference, say=say, progress=progress("pairs"))
-            dropped, unrated = report.bad_rows.bad if report.bad_rows else 0, _unrated(report)
+            dropped, unrated = bad_rows_of(report), _unrated(report)
         judged = _by_prompt(pairs)
         summary = summarise_pairs(judged, pairs) | {"dropped_rows": dropped, "left_out": unrated}
         found_name, found_seed = whose(Path(config.model))
@@ -300,12 +310,8 @@ def by_implicit_reward(
 def _unrated(report: Report) -> dict[str, int]:
     """Return how many pairs have no part in any number, by reason."""
     lengths = report.lengths
-    counts = {
-        "too_long": lengths.dropped_too_long + lengths.dropped_prompt_too_long,
-        "special_tokens": lengths.dropped_special_token,
-        "empty_answers": lengths.dropped_empty_completion,
-        "same_answers": lengths.dropped_identical,
-    }
+    counts = unread(report)
+    counts |= {"empty_answers": lengths.dropped_empty_completion, "same_answers": lengths.dropped_identical}
     return {reason: count for reason, count in counts.items() if count}
 
 

@@ -127,13 +127,23 @@ def _sample_noting(
     reports: list[Report] = []
     sample(config, str(answers), stop=stop, say=say, progress=progress, told=reports.append)
     for report in reports:
-        counts = {
-            "too_long": report.lengths.dropped_prompt_too_long + report.lengths.dropped_too_long,
-            "special_tokens": report.lengths.dropped_special_token,
-            "bad_rows": report.bad_rows.bad if report.bad_rows else 0,
-        }
+        counts = unread(report) | {"bad_rows": bad_rows_of(report)}
         if any(counts.values()):
             write_text(left_out, json.dumps(counts) + "\n")
+
+
+def unread(report: Report) -> dict[str, int]:
+    """Return how many rows of a report no model reads, by reason."""
+    lengths = report.lengths
+    return {
+        "too_long": lengths.dropped_prompt_too_long + lengths.dropped_too_long,
+        "special_tokens": lengths.dropped_special_token,
+    }
+
+
+def bad_rows_of(report: Report) -> int:
+    """Return how many rows of a report were dropped as bad."""
+    return report.bad_rows.bad if report.bad_rows else 0
 
 
 def as_rounds(config: TrainConfig, prompts: str | None, samples: str | None = None) -> TrainConfig:

@@ -42,15 +42,9 @@ _LATER = {"bitsandbytes", "datasets", "math_verify", "matplotlib", "peft", "symp
 _LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader)
 # What runs are computed with: imported a second time it would be there twice, with classes that are not each other.
 _COMPUTING = {
-    *_LATER,
-    "accelerate",
-    "array_api_compat",
-    "cut_cross_entropy",
-    "huggingface_hub",
-    "liger_kernel",
-    "numpy",
+    *("accelerate", "array_api_compat", "cut_cross_entropy", "huggingface_hub", "liger_kernel", "numpy", "pydantic"),
+    *("safetensors", "scipy", "tokenizers", "torch", "transformers", "triton", *_LATER),
 }
-_COMPUTING |= {"pydantic", "safetensors", "scipy", "tokenizers", "torch", "transformers", "triton"}
 _HOUSE = Path(__file__).resolve().parent.parent
 
 _added: list[str] = []  # folders at the end of the path: of what was imported last, not of earlier recipes
