@@ -123,13 +123,17 @@ def evaluate(
 def _sample_noting(
     config: TrainConfig, answers: Path, left_out: Path, stop: StopSignal | None, say: Say, progress: Progress | None
 ) -> None:
-    """Sample answers, and write beside them how many prompts were not asked, by reason, if any was not."""
-    reports: list[Report] = []
-    sample(config, str(answers), stop=stop, say=say, progress=progress, told=reports.append)
-    for report in reports:
+    """Sample answers, and write beside them, before the first, how many prompts are not asked, by reason, if any is not.
+
+    Before: of a call that was killed between the two the next one would find the answers alone.
+    """
+
+    def note(report: Report) -> None:
         counts = unread(report) | {"bad_rows": bad_rows_of(report)}
         if any(counts.values()):
             write_text(left_out, json.dumps(counts) + "\n")
+
+    sample(config, str(answers), stop=stop, say=say, progress=progress, told=note)
 
 
 def unread(report: Report) -> dict[str, int]:

@@ -176,6 +176,27 @@ def test_prompts_that_were_left_out_are_counted(recipe, toy):
         Path("a/evaluation.json").unlink()
 
 
+def test_the_count_of_prompts_left_out_is_there_before_the_answers(recipe, toy, monkeypatch, capsys):
+    """So that no kill parts them: the next call finds answers, and asks nothing about rows again."""
+    from humanline.evaluate import run as module
+
+    with Path("prompts.jsonl").open("w") as file:
+        file.write(Path(toy["prompts"]).read_text())
+        file.write(json.dumps({"prompt": "a" * 300, "id": "long"}) + "\n")
+
+    def killed(*given, **how):
+        sample(*given, **how)
+        raise OSError("ended here")
+
+    sample = module.sample
+    words = ("evaluate", recipe, "--prompts", "prompts.jsonl", "data.too_long=drop", "--out", "a", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "sample", killed)
+        assert run(*words) == 2 and "ended here" in capsys.readouterr().err
+    assert run(*words) == 0
+    assert read_evaluation("a").summary["left_out"] == {"too_long": 1, "special_tokens": 0, "bad_rows": 0}
+
+
 def test_a_model_of_the_hub_is_the_same_before_and_after_it_was_fetched(tmp_path, monkeypatch):
     """Told by its settings, which are asked for first: other files come into the cache one by one."""
     import huggingface_hub
