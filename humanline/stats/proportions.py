@@ -108,7 +108,8 @@ def clustered_share(shares: Sequence[float], *, confidence: float = 0.95) -> Pro
     if not estimate.degrees:
         return Proportion(estimate.mean, 0.0, 1.0)
     mean = min(1.0, estimate.mean)
-    trials = mean * (1 - mean) / estimate.error**2 if estimate.error and 0 < mean < 1 else math.inf
+    # In two divisions: the square of an error below 1e-160 is 0.
+    trials = mean / estimate.error * ((1 - mean) / estimate.error) if estimate.error and 0 < mean < 1 else math.inf
     # Equal shares inside (0, 1) tell nothing of how items differ: as many trials as items, as at the ends.
     trials = trials if math.isfinite(trials) else len(shares)
     return _wilson(mean, trials, -t_quantile(estimate.degrees, (1 - confidence) / 2))

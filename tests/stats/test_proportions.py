@@ -82,6 +82,19 @@ def test_shares_that_are_all_equal():
     assert clustered_share([0.3]) == Proportion(0.3, 0.0, 1.0)
 
 
+@pytest.mark.parametrize("scale", [1e-150, 1e-200, 1e-300])
+def test_shares_that_are_next_to_nothing(scale):
+    """The square of their error is 0 as a float: the interval is no wider for it, and nothing is divided by it."""
+    shares = [scale, 2 * scale, 6 * scale]
+    quantile, one = scipy.stats.t.ppf(0.975, 2), 3 * scale
+    trials = one / np.std(np.array(shares) / scale, ddof=1) ** 2 * 3 / scale / scale
+    found = clustered_share(shares)
+    assert found.share == pytest.approx(one, rel=1e-12)
+    # Wilson's upper end where n is beyond all bounds and n m is 1 / (coefficient of variation squared).
+    half = quantile**2 / 2 / trials
+    assert found.high == pytest.approx(one + half + math.sqrt(half) * math.sqrt(2 * one + half), rel=1e-6)
+
+
 def test_more_samples_of_an_item_add_nothing_where_they_are_all_alike():
     assert clustered_share([1.0, 0.0, 1.0, 1.0]) == clustered_share([1.0, 0.0, 1.0, 1.0])
     alike = clustered_share([1.0, 0.0] * 50)
