@@ -212,10 +212,14 @@ def not_alike(first: Evaluation, other: Evaluation) -> str:
 
 def other_templates(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a remark where models were asked through different templates, as a chat model and its base may be."""
-    found = {one.name: str(one.summary["template"]) for one in evaluations if "template" in one.summary}
-    if len(set(found.values())) < 2:
+    found: dict[str, dict[str, None]] = {}
+    for one in evaluations:  # of one name there may be several, which are its seeds
+        if "template" in one.summary:
+            found.setdefault(one.name, {})[str(one.summary["template"])] = None
+    if len({template for own in found.values() for template in own}) < 2:
         return []
-    return [f"prompts were put into different templates: {'; '.join(f'{name}: {it}' for name, it in found.items())}"]
+    told = "; ".join(f"{name}: {' and '.join(own)}" for name, own in found.items())
+    return [f"prompts were put into different templates: {told}"]
 
 
 def _told(settings: Mapping[str, Any], name: str) -> str:

@@ -211,6 +211,9 @@ def test_other_templates_are_said_and_no_refusal():
     files = [evaluation(name, [1, 0], summary={"template": how}) for name, how in (("a", "chat"), ("b", "plain"))]
     assert "prompts were put into different templates: a: chat; b: plain" in compare(files).remarks
     assert not any("templates" in one for one in compare([files[0], evaluation("b", [1, 0])]).remarks)
+    seeds = [("a", 0, "plain"), ("a", 1, "chat"), ("b", 0, "chat"), ("b", 1, "chat")]
+    files = [evaluation(name, [1, 0], seed=seed, summary={"template": how}) for name, seed, how in seeds]
+    assert "prompts were put into different templates: a: plain and chat; b: chat" in compare(files).remarks
 
 
 def test_what_is_wanted_goes_before_the_margin():
