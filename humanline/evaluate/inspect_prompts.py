@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -106,6 +107,8 @@ def _scored_here(
     progress: Callable[[str], Progress | None],
 ) -> Path:
     """Draw and score answers, as far as that is not done, and return the file."""
+    from humanline.train.online.rewards.check import check_scoring
+
     assert config.rounds is not None and folder is not None
     rounds = config.rounds
     drawn: dict[str, Any] = score_plan(config) | {
@@ -124,7 +127,8 @@ def _scored_here(
         say(f"answers and scores are those in {target}; without it they are scored anew")
         return target
     if not samples.is_file():
-        sample(config, str(samples), stop=stop, say=say, progress=progress("prompts"))
+        check = functools.partial(check_scoring, rounds.scoring)  # what cannot be scored is not drawn first
+        sample(config, str(samples), stop=stop, say=say, progress=progress("prompts"), check=check)
     score(config, str(samples), str(target), stop=stop, say=say, progress=progress("completions"))
     return target
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -123,17 +124,20 @@ def evaluate(
 def _sample_noting(
     config: TrainConfig, answers: Path, left_out: Path, stop: StopSignal | None, say: Say, progress: Progress | None
 ) -> None:
-    """Sample answers, and write beside them, before the first, how many prompts are not asked, by reason, if any is not.
+    """Sample answers, and write beside them, before the first, how many prompts are not asked and why, if any is not.
 
-    Before: of a call that was killed between the two the next one would find the answers alone.
+    Before: of a call that was killed between the two the next one would find the answers alone. And before both it is
+    seen that answers can be scored: the folder is of this way to score, so that none of them would be of use.
     """
+    from humanline.train.online.rewards.check import check_scoring
 
     def note(report: Report) -> None:
         counts = unread(report) | {"bad_rows": bad_rows_of(report)}
         if any(counts.values()):
             write_text(left_out, json.dumps(counts) + "\n")
 
-    sample(config, str(answers), stop=stop, say=say, progress=progress, told=note)
+    check = functools.partial(check_scoring, scoring_of(config))
+    sample(config, str(answers), stop=stop, say=say, progress=progress, told=note, check=check)
 
 
 def unread(report: Report) -> dict[str, int]:

@@ -140,11 +140,18 @@ def test_what_cannot_be_evaluated_leaves_nothing(recipe, tmp_path, capsys):
         (["--samples", "none.jsonl"], "'none.jsonl' is no file"),
         (["evaluation.sampling.temperature=0"], "set samples: 1, or a temperature"),
         (["--k", "0"], "--k must be >= 1"),
+        (["evaluation.scoring={rewards: [{kind: function, call: 'nowhere:f'}]}"], "nowhere:f cannot be imported"),
+        (["evaluation.scoring={rewards: [{kind: number, answer: gold}]}"], "gold: the prompts have no columns"),
     ]
     for words, message in cases:
         assert run("evaluate", recipe, *words, "--out", "bad", "--quiet") == 2, words
         assert message in capsys.readouterr().err
         assert not os.path.exists("bad"), words
+    Path("long.jsonl").write_text(json.dumps({"prompt": "a"}) + "\n" + json.dumps({"prompt": "a" * 300}) + "\n")
+    words = ["--prompts", "long.jsonl", "data.too_long=drop"]
+    words += ["evaluation.scoring.rewards=[{kind: number, answer: gold}]"]
+    assert run("evaluate", recipe, *words, "--out", "bad", "--quiet") == 2
+    assert "gold: the prompts have" in capsys.readouterr().err and not os.path.exists("bad")
     Path("full").mkdir()
     Path("full/mine.txt").write_text("mine")
     assert run("evaluate", recipe, "--out", "full", "--quiet") == 2

@@ -50,6 +50,7 @@ def sample(
     say: Say = show,
     progress: Progress | None = None,
     told: Callable[[Report], None] = lambda report: None,
+    check: Callable[[Sequence[Context]], object] = lambda contexts: None,
 ) -> Path:
     """Sample completions of the prompts in data.train with the model of a recipe, and return the file.
 
@@ -65,6 +66,8 @@ def sample(
     say, progress : callable
     told : callable
         Called with the report on the prompts: how many were left out, and why.
+    check : callable
+        Called with the prompts before any is asked; what it raises ends the stage.
 
     Raises
     ------
@@ -86,6 +89,7 @@ def sample(
         contexts, report = read_contexts(config, config.data.train, renderer)
         contexts = contexts[:limit]
         say(str(report))
+        check(contexts)
         told(report)
         _sample_work(work, config, contexts, rounds, renderer, accelerator, say, progress)
         work.publish()
