@@ -54,6 +54,8 @@ def test_words_go_no_further_than_intervals():
     assert "holds an edge of that range" in "\n".join(describe_verdict(found, None))
     found = judge(rows(-0.7), None, None)
     assert "holds an edge" not in "\n".join(describe_verdict(found, None))
+    said = "\n".join(describe_verdict(judge(rows(-0.7, range(1)), None, None), None))
+    assert "its interval is not known" in said and "holds an edge" not in said
     few = rows(-0.5, range(100, 103))
     few.sums[:] = [[-1.0], [-1.0], [-8.0]]  # -1/3 nats per token, and next to nothing is known of it
     found = judge(rows(-0.5), None, Own(few, 0))
