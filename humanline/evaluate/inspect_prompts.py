@@ -60,8 +60,9 @@ def inspect_prompts(
     Raises
     ------
     EvaluationError, ToolError, ValueError, OSError
-        If there is no `out` where one is needed, `scored` is of other prompts, or scores are not 0 or 1 where a band is
-        to be kept; or as sampling and scoring do.
+        If there is no `out` where one is needed, or it has a prompts.json that is none of an inspection, such as the
+        data; if `scored` is of other prompts, or scores are not 0 or 1 where a band is to be kept; or as sampling and
+        scoring do.
     StopRequested
         If `stop` was asked; what is done is kept.
     """
@@ -76,6 +77,7 @@ def inspect_prompts(
     if folder is not None:
         if folder.exists() and not folder.is_dir():
             raise EvaluationError(f"--out {out!r} is a file; give a folder")
+        _refuse_other_file(folder / NAME)
         make_folder(folder)
     try:
         file = Path(scored).expanduser() if scored is not None else _scored_here(config, folder, stop, say, progress)
@@ -97,6 +99,18 @@ def inspect_prompts(
         rest = UNUSED if scored is None else f"no answers in {scored}"
         say(str(lines.keep(_reasons(rates, band, lines), folder, label, rest)))
     return rates
+
+
+def _refuse_other_file(file: Path) -> None:
+    """Raise EvaluationError if what would be replaced is none of an inspection: prompts are often called so."""
+    if not file.exists():
+        return
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not (isinstance(found, dict) and {"rates", "too_few"} <= found.keys()):
+        raise EvaluationError(f"{file} is there already, and is none of an inspection; choose another --out")
 
 
 def _scored_here(

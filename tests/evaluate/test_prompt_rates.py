@@ -187,6 +187,19 @@ def test_scored_answers_are_to_all_turns_of_a_prompt(recipe, capsys):
         assert "to another prompt than that row of prompts.jsonl holds" in capsys.readouterr().err
 
 
+def test_data_are_never_replaced_by_what_is_found_in_them(recipe, capsys):
+    """Prompts may be called as the inspection is; an inspection itself is replaced by a later one."""
+    before = Path("prompts.jsonl").read_bytes()
+    Path("prompts.json").write_bytes(before)
+    assert main(["inspect-data", recipe, "data.train=prompts.json", "--out", ".", "--quiet"]) == 2
+    assert "prompts.json is there already" in capsys.readouterr().err
+    assert Path("prompts.json").read_bytes() == before
+    Path("found").mkdir()
+    Path("found/prompts.json").write_text('{"rates": [], "too_few": []}')
+    assert main(["inspect-data", recipe, "--out", "found", "--quiet"]) == 0
+    assert len(json.loads(Path("found/prompts.json").read_text())["rates"]) == 48
+
+
 def test_what_makes_no_sense_of_prompts_is_refused(recipe, capsys):
     for words, message in [
         ([], "give --out FOLDER"),
