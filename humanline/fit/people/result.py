@@ -162,9 +162,12 @@ class PeopleFit:
         rough = int((self.population.effective < _ROUGH * self.population.points.at.shape[1]).sum())
         if rough:
             whom = "one person" if rough == 1 else f"{rough} people"
-            found.append(f"Of {whom} the posterior is far from a normal one: their errors are rough.")
+            found.append(f"Of {whom} the posterior is far from a normal one: their pooled numbers are rough.")
         if self.integrated.effective < _ROUGH * len(self.integrated.laws):
-            found.append("What is not known of the law is far from normal: all errors are rough.")
+            found.append(
+                "What is not known of the law is far from normal: all pooled estimates and errors are rough, and other "
+                "ones with another seed."
+            )
         alike = Counter(str(name).strip().casefold() for name in self.people)
         twins = [str(name) for name in self.people if alike[str(name).strip().casefold()] > 1]
         if twins:

@@ -55,6 +55,17 @@ def test_people_without_an_estimate_are_named_with_the_reason(made):
     assert "2 always chose the same option" in fit.notes[0]
 
 
+def test_pooled_numbers_that_hang_on_few_draws_are_said_to_be_rough(made):
+    """Estimates as well as errors: both are averages over the laws that were drawn."""
+    _, _, fit = made
+    laws = len(fit.integrated.laws)
+    one = dataclasses.replace(fit.integrated, weight=np.eye(1, laws)[0])
+    even = dataclasses.replace(one, weight=np.full(laws, 1 / laws))
+    rough, fine = (dataclasses.replace(fit, integrated=each).notes for each in (one, even))
+    assert any("all pooled estimates and errors are rough" in note for note in rough)
+    assert not any("of the law is far from normal" in note for note in fine)
+
+
 def test_pooled_estimates_are_there_for_all_and_weigh_what_each_says(made):
     """Everyone has a pooled estimate; who answered one problem weighs less than anyone with forty, and errs more."""
     _, truth, fit = made
