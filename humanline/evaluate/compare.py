@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humanline.evaluate.declared import Declared, Plan, Unit
-from humanline.evaluate.records import Evaluation, EvaluationError, Item
+from humanline.evaluate.records import Evaluation, EvaluationError, Item, repeated_prompts
 from humanline.stats import (
     Equivalence,
     Estimate,
@@ -155,6 +155,11 @@ def compare(evaluations: Sequence[Evaluation], declared: Declared | None = None)
         replace(one, adjusted=float(adjusted[one.name]) if one.name in adjusted else None) for one in contrasts
     ]
     remarks = other_templates(evaluations)
+    if unit != "seeds" and (repeated := max(repeated_prompts(one.items) for one in evaluations)):
+        remarks.append(
+            f"{repeated} items have the prompt of an earlier one; the test takes all for independent, and may find "
+            "more than there is"
+        )
     remarks += [f"{one.name}: {count} {what}, left out" for one in contrasts for what, count in one.left_out.items()]
     remarks += [
         f"{one.name}: {one.how} and Student's interval disagree; a difference counts as shown where both find it"

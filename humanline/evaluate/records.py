@@ -164,6 +164,11 @@ def without_value(items: Sequence[Item]) -> Counter[str]:
     )
 
 
+def repeated_prompts(items: Sequence[Item]) -> int:
+    """Return how many items ask what an earlier one asks, so that they tell less than as many others."""
+    return len(items) - len({item.prompt for item in items})
+
+
 def _items(path: str | Path, rows: Any) -> Iterator[Item]:
     seen: set[str] = set()
     if not isinstance(rows, list) or not rows:

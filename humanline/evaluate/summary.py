@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from humanline.evaluate.records import EvaluationError, Item, prompt_digest, without_value
+from humanline.evaluate.records import EvaluationError, Item, prompt_digest, repeated_prompts, without_value
 from humanline.stats import clustered_share, majority_at_k, mean_estimate, pass_at_k, usual_ks, wilson_interval
 from humanline.train.config.rounds import MathReward, NumberReward, ScoringConfig
 from humanline.train.online.rewards.answer import answer_key, is_unread
@@ -71,7 +71,8 @@ def summarise(
     -------
     dict
         ``problems``, ``samples`` (least and most a problem), ``answers``, ``without_score`` (count by status) and
-        ``without_score_share``, ``unread`` and ``truncated`` (shares), ``tokens`` (mean); ``score`` (over problems,
+        ``without_score_share``, ``unread`` and ``truncated`` (shares), ``tokens`` (mean); ``repeated_prompts`` (count,
+        where a problem has the prompt of an earlier one); ``score`` (over problems,
         ``se``, ``low``, ``high``); where all scores are 0 or 1, ``pass@k`` and ``majority@k`` (the same, with
         ``problems``, those that have k scored answers).
 
@@ -105,6 +106,8 @@ def summarise(
         "truncated": sum(answer.truncated for answer in answers) / len(answers),
         "tokens": math.fsum(len(answer.ids) for answer in answers) / len(answers),
     }
+    if repeated := repeated_prompts(items):
+        summary["repeated_prompts"] = repeated
     means = [math.fsum(values) / len(values) for values in known if values]
     binary = all(value in (0.0, 1.0) for values in known for value in values)
     if not binary:
@@ -191,6 +194,11 @@ def describe_summary(summary: dict[str, Any]) -> list[str]:
             error = "" if fact["se"] is None else f", standard error {fact['se']:.4f}"
             few = "" if fact["problems"] == summary["problems"] else f"; {fact['problems']} problems"
             lines.append(f"{name}: {fact['value']:.4f} ({known}{error}{few})")
+    if repeated := summary.get("repeated_prompts"):
+        lines.append(
+            f"warning: {repeated} of {summary['problems']} problems have the prompt of an earlier one; errors and "
+            "intervals take all for independent, and may be too small"
+        )
     parts = [f"{count} {status}" for status, count in summary["without_score"].items()]
     lines.append(
         f"without a score {summary['without_score_share']:.1%}{f' ({chr(44).join(parts)})' if parts else ''}, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,15 @@ def test_other_templates_are_said_and_no_refusal():
     seeds = [("a", 0, "plain"), ("a", 1, "chat"), ("b", 0, "chat"), ("b", 1, "chat")]
     files = [evaluation(name, [1, 0], seed=seed, summary={"template": how}) for name, seed, how in seeds]
     assert "prompts were put into different templates: a: plain and chat; b: chat" in compare(files).remarks
+
+
+def test_items_that_ask_the_same_are_said():
+    """Where items are the unit, which takes them for independent."""
+    files = [evaluation(name, [1, 0, 0], seed=seed) for name in "ab" for seed in (0, 1)]
+    same = [replace(one, items=tuple(replace(item, prompt="the same") for item in one.items)) for one in files]
+    assert any("2 items have the prompt of an earlier one" in one for one in compare(same).remarks)
+    assert not any("of an earlier one" in one for one in compare(files).remarks)
+    assert not any("of an earlier one" in one for one in compare(same, planned(unit="seeds")).remarks)
 
 
 def test_what_is_wanted_goes_before_the_margin():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 
@@ -51,6 +52,15 @@ def test_one_sample_has_wilsons_interval():
     theirs = scipy.stats.binomtest(17, 20).proportion_ci(method="wilson")
     assert (found["pass@1"]["low"], found["pass@1"]["high"]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
     assert set(found) & {"pass@2", "majority@1"} == set()
+
+
+def test_problems_that_ask_the_same_are_counted_and_said():
+    """They are kept as problems of their own, which errors and intervals take for independent."""
+    asked = [rollout(str(n % 3), "x") for n in range(5)]
+    found = summarise([dataclasses.replace(one, id=f"q{n}") for n, one in enumerate(asked)], [scores(1.0)] * 5)
+    assert (found["problems"], found["repeated_prompts"]) == (5, 2)
+    assert any("2 of 5 problems have the prompt of an earlier one" in line for line in describe_summary(found))
+    assert "repeated_prompts" not in summarise(asked[:3], [scores(1.0)] * 3)
 
 
 def test_samples_of_one_problem_count_once():
