@@ -184,9 +184,11 @@ def rehearsal(config: TrainConfig, contexts: Sequence[Context], renderer: Render
     rounds, members = config.rounds, config.rows_a_unit
     assert rounds is not None
     longest = sorted(contexts, key=lambda context: -len(context.ids))
+    taken = [longest[number % len(longest)] for number in range(config.training.batch_size)]
+    if config.objective.mismatched and len({context.ids for context in taken}) == 1:  # the longest one is there often
+        taken[-1] = next((context for context in longest if context.ids != taken[0].ids), taken[0])
     units = []
-    for number in range(config.training.batch_size):
-        context = longest[number % len(longest)]
+    for number, context in enumerate(taken):
         room = min(rounds.sampling.max_tokens, config.data.max_length - len(context.ids))
         sequence = TokenSequence((*context.ids, *(renderer.tokenizer.eos_token_id,) * room), len(context.ids))
         scores = tuple(float(member) for member in range(members)) if members > 1 else ()

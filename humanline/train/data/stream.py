@@ -212,7 +212,7 @@ class Stream:
             what = f"{objective.title} estimates z_0 from {of}"
             if batch_size < 2:
                 raise ValueError(f"{what}: training.batch_size must be at least 2; got 1")
-            if objective.mismatched and _one_prompt(units):
+            if objective.mismatched and one_prompt(units):
                 raise ValueError(f"{what}, but all examples have the same prompt")
         self.units = units if isinstance(units, Units) else list(units)
         self.objective, self.batch_size = objective, batch_size
@@ -368,7 +368,8 @@ def _next_other(prompts: Sequence[tuple[int, ...]]) -> list[int]:
     return following
 
 
-def _one_prompt(units: Sequence[Unit]) -> bool:
+def one_prompt(units: Sequence[Unit]) -> bool:
+    """Return whether all units, of which there must be one, have the same prompt: then no mismatched pair exists."""
     first = _prompt(units[0])
     return all(_prompt(unit) == first for unit in units)
 

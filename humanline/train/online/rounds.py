@@ -27,7 +27,7 @@ from humanline.train.data.batch import MicroBatch, Unit
 from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, count_rounds, training_stream
-from humanline.train.data.stream import FixedBatches, StepBatch, Stream
+from humanline.train.data.stream import FixedBatches, StepBatch, Stream, one_prompt
 from humanline.train.data.units import units_hash
 from humanline.train.online.held_out import RolloutEvaluator
 from humanline.train.online.ledger import State
@@ -142,6 +142,9 @@ class Rounds:
         batch = self.config.training.batch_size
         left = f"{units} {self.config.objective.units}"
         what = f"round {number} leaves {left}, too few for a batch of {batch} (training.batch_size)"
+        if units >= batch:
+            title = self.config.objective.title
+            what = f"round {number} leaves {left}, all to one prompt, and {title} takes z_0 from answers to others"
         if self.rounds.too_few == "error":
             again = ""
             if report["facts"]["without_score"]:  # which a reward that is mended may give it
@@ -257,7 +260,7 @@ class Rounds:
     def _steps_of(self, units: Sequence[Unit], step: int) -> int:
         """Return how many steps a round's units give."""
         batch, limit = self.config.training.batch_size, self.config.training.steps
-        if len(units) < batch or (self.config.objective.mismatched and len(units) < 4):  # of two prompts
+        if len(units) < batch or (self.config.objective.mismatched and one_prompt(units)):
             return 0
         length = self.rounds.steps or len(units) // batch
         return length if limit is None else min(length, limit - step)

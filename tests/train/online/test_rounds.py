@@ -306,6 +306,27 @@ class TestTooLittle:
             found = [(row["round"], row["steps"], row["kept_contexts"], "score" in row) for row in rounds_of(result)]
             assert found == [(number, 0, 0, True) for number in range(count)]
 
+    def test_kto_begins_where_a_prompt_is_there_often_and_not_with_a_round_of_that_one(self, toy, tmp_path):
+        """Data whose longest rows are one prompt are of two all the same; a round of one prompt is too small."""
+        rows = [{"prompt": "0 abcabcabc", "answer": n} for n in range(14)] + [{"prompt": "1 a", "answer": 0}] * 2
+        file = tmp_path / "often.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        call = {"kind": "function", "call": "tests.helpers.toy_rewards:scrambled", "columns": ["answer"]}
+        rounds = {"contexts_per_round": 2, "samples": 2, "count": 1, "score_margin": 0.0}
+        settings = online(
+            toy,
+            str(file),
+            tmp_path / "run",
+            "kto",
+            rounds=rounds,
+            sampling=DRAWN | {"max_tokens": 4},
+            scoring={"rewards": [call], "workers": 1},
+            training={"batch_size": 2},
+            seed=1,
+        )
+        with pytest.raises(RoundError, match="round 0 leaves 4 examples, all to one prompt, and KTO takes z_0 from"):
+            train(settings, show_progress=False)
+
     def test_equal_groups_have_no_advantage(self, toy, prompts, tmp_path):
         """A group of GRPO whose scores are equal teaches nothing: without a KL penalty no gradient is left."""
         scoring = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:same"}], "workers": 1}
