@@ -6,6 +6,7 @@ Source: arXiv 2509.24207, Algorithm 1, lines 8 to 11.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,11 +51,11 @@ class Selection:
     truncated : int
         Completions that ran into their length limit, whatever became of them.
     equal : int
-        Prompts all of whose scores are the same: under best_worst left out, under all of advantage 0.
+        Prompts all of whose scores are the same, up to rounding: under best_worst left out, under all of advantage 0.
     below_margin, too_few : int
         Prompts left out because their scores differ too little, or fewer than two completions are left of them.
     gaps : list of float
-        Of each prompt with two scores or more, the largest less the smallest.
+        Of each prompt with two scores or more, the largest less the smallest, rounding aside.
     scores : list of float
         All of them.
     tokens, squares : int
@@ -211,8 +212,8 @@ def select(
     scores : sequence of sequence of Score
         One a completion.
     rounds : RoundsSource
-        Of which are read score_margin (a pair is kept where max - min >= score_margin), truncated, and of its scoring
-        what happens to completions without a score.
+        Of which are read score_margin (a pair is kept where max - min >= score_margin, rounding aside), truncated, and
+        of its scoring what happens to completions without a score.
     how : {"best_worst", "all"}
     of, mend : str
         Words for the message of `refuse_unscored`.
@@ -247,7 +248,7 @@ def select(
             found.too_few += 1
             continue
         values = [value for _, value in usable]
-        gap = max(values) - min(values)
+        gap = _gap(values, rounds.score_margin)
         found.gaps.append(gap)
         found.equal += gap == 0
         if how == "best_worst":
@@ -259,6 +260,17 @@ def select(
         numbers, kept_scores = zip(*usable, strict=True)
         found.kept.append(Kept(rollout, numbers, kept_scores))
     return found
+
+
+def _gap(values: Sequence[float], margin: float) -> float:
+    """Return the largest of scores less the smallest; one that is 0 or the margin but for rounding is exactly that.
+
+    A score is a sum of floats: .57 less .56 comes out below .01, .58 less .57 above, and .1 + .2 is not .3. What counts
+    as rounding is what `group_advantages` takes for it, 8 machine epsilons of the larger magnitude.
+    """
+    high, low = max(values), min(values)
+    gap, rounding = high - low, 8 * sys.float_info.epsilon * max(abs(high), abs(low))
+    return next((exact for exact in (0.0, margin) if abs(gap - exact) <= rounding), gap)
 
 
 def row_names(name: str, members: int, *, taken_apart: bool) -> list[str]:

@@ -118,14 +118,30 @@ def test_what_is_kept_is_what_algorithm_1_keeps(groups, how, margin, truncated, 
 
 
 def test_a_gap_of_exactly_the_margin_is_kept():
-    """Max - min >= tau: a gap of tau is a pair, the next smaller number is none, and no gap is none even at tau 0."""
-    exact, less = (0.5, 0.25), (0.5, math.nextafter(0.25, 1))
+    """Max - min >= tau: a gap of tau is a pair, a smaller one is none, and no gap is none even at tau 0."""
+    exact, less = (0.5, 0.25), (0.5, 0.25 + 1e-12)
     groups = [[(high, "end", 1), (low, "end", 1)] for high, low in (exact, less, (0.5, 0.5))]
     assert [one.rollout.id for one in chosen(groups, "best_worst", margin=0.25).kept] == ["p0"]
     found = chosen(groups, "best_worst", margin=0.0)
     assert [one.rollout.id for one in found.kept] == ["p0", "p1"]
     assert found.below_margin == found.equal == 1
     assert "1 prompts" in found.why_so_few(0.0)
+
+
+def test_rounding_neither_makes_nor_takes_a_gap():
+    """Scores of hundredths, one apart, are all a pair at .01; weighted sums that differ by rounding alone are equal."""
+    hundredths = [[(n / 100, "end", 1), ((n - 1) / 100, "end", 1)] for n in range(-300, 300)]
+    assert {high - low >= 0.01 for (high, _, _), (low, _, _) in hundredths} == {True, False}
+    assert len(chosen(hundredths, "best_worst", margin=0.01).kept) == 600
+    assert chosen(hundredths, "best_worst", margin=0.0100001).below_margin == 600
+    sums = [[(0.1 + 0.2, "end", 1), (0.3, "end", 1)]]
+    assert sums[0][0][0] > sums[0][1][0]
+    found = chosen(sums, "best_worst", margin=0.0)
+    assert (len(found.kept), found.equal, found.below_margin) == (0, 1, 1)
+    assert "largest difference among them is 0," in found.why_so_few(0.0)
+    groups = chosen(sums, "all")
+    [unit] = make_units(groups.kept, {"p0": (1,)}, taken_apart=False)
+    assert groups.equal == 1 and [row.advantage for row in rows_of(unit, GRPO.grouping)] == [0.0, 0.0]
 
 
 def test_ties_take_the_first():
