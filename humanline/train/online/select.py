@@ -15,7 +15,7 @@ from typing import Any, Literal
 from humanline.train.config.rounds import RoundsSource, ScoringConfig
 from humanline.train.data.batch import Unit
 from humanline.train.data.sequences import TokenSequence
-from humanline.train.online.rewards.scorer import reward_names
+from humanline.train.online.rewards.scorer import reward_names, reward_place
 from humanline.train.online.rewards.verdict import shown
 from humanline.train.online.types import Completion, OwnTokens, Rollout, Score
 from humanline.train.run.processes import RoundError
@@ -160,7 +160,8 @@ def refuse_unscored(
     counts = _listed(Counter(score.status for _, score in lost))
     if len(scoring.rewards) > 1:
         names = reward_names(scoring.rewards)
-        counts += f"; by reward: {_listed(Counter(n for _, one in lost for n in names if n not in one.parts))}"
+        if by_reward := Counter(name for _, one in lost for name in _to_blame(one, names)):  # else it is their sum
+            counts += f"; by reward: {_listed(by_reward)}"
     kinds = Counter(f"{score.status}: {score.reason}" for _, score in lost)
     first = {f"{score.status}: {score.reason}": place for place, score in reversed(lost)}
     told = kinds.most_common(_KINDS_SHOWN)
@@ -183,6 +184,15 @@ def refuse_unscored(
         + "".join(f"\n{line}" for line in lines)
         + f"\n{mend} {way}"
     )
+
+
+def _to_blame(score: Score, names: Sequence[str]) -> list[str]:
+    """Return the rewards for which there is no score: those that its reason names, or else all that gave no value.
+
+    One of TRL's form that has nothing to say of a completion gives none either, and takes no score from another.
+    """
+    named = [name for number, name in enumerate(names) if reward_place(number, name) in score.reason]
+    return named or [name for name in names if name not in score.parts]
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 
 import pytest
@@ -21,10 +22,12 @@ from humanline.train.online.ledger import read_lines
 from humanline.train.online.rewards.check import RewardError, check_scoring
 from humanline.train.online.rewards.forms import FormError, described_signature, taken
 from humanline.train.online.rewards.scorer import build_scorer
-from humanline.train.online.types import Completion, Rollout
+from humanline.train.online.select import refuse_unscored
+from humanline.train.online.types import Completion, Rollout, Score
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import comparable, same_settings
+from humanline.train.run.processes import RoundError
 from tests.helpers.cases import StopAt
 from tests.helpers.rounds import online
 
@@ -274,6 +277,18 @@ def test_what_a_reward_does_not_score_is_left_out_of_the_sum():
         (None, "not_scored", {}),
     ]
     assert found[2].reason.count("it returned None") == 2
+
+
+def test_a_reward_that_has_nothing_to_say_is_not_to_blame_for_another():
+    """Counts by reward name the one that failed; where the sum alone is no number, none did."""
+    config = scoring("of_math", "down", "nan")
+    beyond = Score(None, "not_finite", {"function": 1e308, "function_2": 1e308, "function_3": 0.0}, "the sum is inf")
+    rollouts = [prompt("x", task="poems"), prompt("x", task="math")]
+    scored = [[one] for one in scores(config, *rollouts)]
+    assert [list(one.parts) for (one,) in scored] == [[], ["function"]]
+    for found, counts in ((scored, "2 error; by reward: 2 function_2, 2 function_3"), ([[beyond]], "1 not_finite")):
+        with pytest.raises(RoundError, match=re.escape(f"have no score ({counts}),")):
+            refuse_unscored(rollouts[: len(found)], found, config, of="round 0", mend="Mend it.")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ def reward_names(rewards: Sequence[Reward]) -> list[str]:
     return names
 
 
+def reward_place(number: int, name: str) -> str:
+    """Return what reasons of scores call a reward, by its number and its name (`reward_names`)."""
+    return f"source.scoring.rewards[{number}] ({name}): "
+
+
 class RewardScorer:
     """Scores as the weighted sum of rewards; see `build_scorer`. Close it, or use it in a `with` statement."""
 
@@ -217,9 +222,9 @@ class RewardScorer:
         for number, (reward, name) in enumerate(zip(self._config.rewards, self._names, strict=True)):
             value, status, reason = verdicts[number]
             if status == NOT_SCORED:
-                passed.append(f"source.scoring.rewards[{number}] ({name}): {reason}")
+                passed.append(f"{reward_place(number, name)}{reason}")
             elif value is None:
-                failed.append((status, f"source.scoring.rewards[{number}] ({name}): {reason}"))
+                failed.append((status, f"{reward_place(number, name)}{reason}"))
             else:
                 parts[name] = value
                 total += reward.weight * value
