@@ -25,7 +25,7 @@ from humanline.train.config.own_sources import own_digests
 from humanline.train.config.secrets import written
 from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
-from humanline.train.data.run_data import RunData, read_data, stream_of
+from humanline.train.data.run_data import RunData, left_of_a_pass, read_data, stream_of
 from humanline.train.data.sets import Report
 from humanline.train.data.stream import Batches, FixedBatches, Stream
 from humanline.train.online.distance import Distance, make_distance
@@ -313,7 +313,7 @@ def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool)
         return stream, steps
 
     stream, steps = processes.alike(batches)
-    for remark in still_reference(config, steps):
+    for remark in [*still_reference(config, steps), *left_of_a_pass(config, len(data.contexts))]:
         RunProgress(0, show).say(f"remark: {remark}")
     remarks: list[str] = []
 

@@ -79,7 +79,7 @@ class TrainingConfig(Section):
     steps: PositiveInt | None = None
     """Optimizer steps; give these or epochs."""
     epochs: Annotated[float, Field(gt=0, le=1e9), IN_FLOAT32] | None = None
-    """Passes over the data; give these or steps."""
+    """Passes over the data, in rounds as many whole ones as each pass fills; give these or steps."""
     batch_size: PositiveInt = 32
     """Examples, pairs or groups a step, over all processes."""
     micro_batch_size: PositiveInt | None = None

@@ -25,6 +25,8 @@ from humanline.train.data.stream import Stream
 from humanline.train.data.travelled import read_travelled
 from humanline.train.data.units import units_hash
 
+_MANY = 20  # a pass that leaves out no more than one prompt in so many goes without a remark
+
 
 def renderer_of(config: TrainConfig, tokenizer: Any) -> Renderer:
     """Return the template path of a run; raise ValueError as `Renderer` does."""
@@ -170,6 +172,26 @@ def count_rounds(config: TrainConfig, prompts: int) -> int:
     if rounds.count is not None:
         return rounds.count
     return sys.maxsize if epochs is None else max(1, math.floor(epochs * (prompts // rounds.contexts_per_round) + 1e-9))
+
+
+def left_of_a_pass(config: TrainConfig, prompts: int) -> list[str]:
+    """Return a remark where training.epochs counts passes in which whole rounds leave many prompts out, else nothing.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    prompts : int
+        Of the whole run.
+    """
+    rounds, epochs = config.rounds, config.training.epochs
+    if rounds is None or epochs is None or (left := prompts % rounds.contexts_per_round) * _MANY <= prompts:
+        return []
+    whole = prompts // rounds.contexts_per_round
+    return [
+        f"training.epochs: {epochs:g} is {count_rounds(config, prompts)} round(s), as a pass is {whole} of "
+        f"{rounds.contexts_per_round} prompts (source.contexts_per_round), which leaves {left} of {prompts} out each "
+        "time, others in every pass; fewer prompts a round leave fewer out, or give source.count"
+    ]
 
 
 def round_steps(config: TrainConfig, prompts: int) -> int:

@@ -227,7 +227,7 @@ def _look_at_batches(
     """Make batches of training and evaluation, as far as that can be done, and see whether answers can be scored."""
     import torch
 
-    from humanline.train.data.run_data import stream_of
+    from humanline.train.data.run_data import left_of_a_pass, stream_of
     from humanline.train.online.held_out import refuse_engine
     from humanline.train.online.rewards.check import check_scoring
     from humanline.train.preflight.still_reference import still_reference
@@ -237,7 +237,7 @@ def _look_at_batches(
     with findings.about("training"):
         stream, steps = stream_of(config, data, renderer, ranks=processes)
         findings.show(_describe_steps(config, stream, steps))
-        findings.remarks += still_reference(config, steps)
+        findings.remarks += still_reference(config, steps) + left_of_a_pass(config, len(data.contexts))
     with findings.about("evaluation"):
         if config.rounds is None:
             held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from humanline.cli import main
+from humanline.system.stop import StopRequested
+from humanline.train.data.run_data import left_of_a_pass
+from humanline.train.loop import train
 from humanline.train.preflight.still_reference import still_reference
 from humanline.train.preflight.validate import validate
+from tests.helpers.cases import StopAt
 from tests.helpers.rounds import online
 from tests.helpers.support import CLIP, SCHEDULES, config
 
@@ -67,3 +71,24 @@ def test_validate_and_train_say_it(toy, tmp_path, capsys):
         recipe.write_text(given.model_dump_json())
         assert main(["train", str(recipe)]) == 0
         assert (SAID in "".join(capsys.readouterr())) is said
+
+
+def test_epochs_of_rounds_that_leave_many_prompts_out_are_said(toy, tmp_path, capsys):
+    """Of 48 prompts a pass of rounds of 32 leaves 16 out, which both commands say; rounds of 16 or 47 few or none."""
+
+    def epochs_of(contexts, epochs=3.0, **length):
+        rounds = {"contexts_per_round": contexts, "samples": 2, "steps": 2}
+        training = length or {"epochs": epochs}
+        whole = {"rounds": rounds, "training": training | {"batch_size": 8}}
+        return online(toy, toy["prompts"], tmp_path / "run", scoring={"rewards": [{"kind": "tag_count"}]}, **whole)
+
+    many = "training.epochs: 3 is 3 round(s), as a pass is 1 of 32 prompts"
+    (said,) = left_of_a_pass(epochs_of(32), 48)
+    assert said.startswith(many) and "leaves 16 of 48 out" in said
+    assert left_of_a_pass(epochs_of(16), 48) == left_of_a_pass(epochs_of(47), 48) == []
+    assert left_of_a_pass(epochs_of(32, steps=4), 48) == []
+    assert left_of_a_pass(config(toy, tmp_path, "dpo", training={"epochs": 1.5, "batch_size": 8}), 0) == []
+    assert said in validate(epochs_of(32)).remarks
+    with pytest.raises(StopRequested):
+        train(epochs_of(32), stop=StopAt(0))
+    assert said in capsys.readouterr().err
