@@ -67,7 +67,7 @@ from humanline.train.run.travel import Travel
 from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
-from humanline.train.step.own_check import check_own_parts
+from humanline.train.step.own_check import check_together
 from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
 from humanline.train.step.trained import Trained
 from humanline.train.step.trial import Trial
@@ -301,7 +301,7 @@ class _Given:
 
 def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
-    processes.alike(lambda: check_own_parts(config, processes.device))
+    check_together(config, processes)
     model = processes.alike(lambda: checked_model(config, processes.device))
     for remark in remarks_on(config, model.outline, model.renderer, processes.device):
         RunProgress(0, show).say(f"remark: {remark}")

@@ -62,6 +62,7 @@ class OwnPart(OwnCodeSection):
     """What the function gets by keyword, besides what it is always given."""
 
     _loaded: Loaded | None = PrivateAttr(default=None)
+    _metrics: tuple[str, ...] | None = PrivateAttr(default=None)
 
     def load(self, *, anew: bool = False) -> Loaded:
         """Return the function, imported once, so that a run computes with one text of it and records that one.
@@ -86,5 +87,11 @@ class OwnPart(OwnCodeSection):
                     f"{self.place}: {self.call} is of no Python file, as what a notebook defines: a resumed run could "
                     "not tell whether it has changed; write it into a file, and name that"
                 )
-            self._loaded = loaded
+            self._loaded, self._metrics = loaded, None
         return self._loaded
+
+    def first_metrics(self, names: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Return the metrics that it was first seen to return since it was imported: if none were, those given."""
+        if self._metrics is None and names is not None:
+            self._metrics = names
+        return self._metrics or ()

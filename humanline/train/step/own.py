@@ -52,8 +52,7 @@ class OwnLoss:
     """
 
     def __init__(self, part: OwnPart) -> None:
-        self.call, self.options, self.function = part.call, part.options, part.load().function
-        self._names: tuple[str, ...] | None = None
+        self.part, self.call, self.options, self.function = part, part.call, part.options, part.load().function
 
     def __call__(self, *values: Tensor, denominator: Any, **given: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return a micro-batch's share of the loss and of the metrics of its step.
@@ -80,7 +79,11 @@ class OwnLoss:
         return torch.where(counts, losses, 0.0).sum() / denominator, shares
 
     def each(self, *values: Tensor, **given: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each unit, (B,), or token, (R, T), and metrics of this shape; raise as `__call__` does."""
+        """Return the loss of each unit, (B,), or token, (R, T), and metrics of this shape; raise as `__call__` does.
+
+        Metrics are in the order of their names: processes add them up by their places, and one may list a set, of which
+        the order differs from process to process.
+        """
         with telling(f"objective: {self.call}"):
             found = self.function(*values, **given, **self.options)
         losses, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
@@ -92,11 +95,10 @@ class OwnLoss:
             if not isinstance(name, str) or not name.isidentifier() or name in TAKEN:
                 raise self._wrong(f"names a metric {name!r}; expected a name that is not taken: letters, digits and _")
             self._refuse(f"metric {name}", one, shape)
-        if self._names is not None and tuple(metrics) != self._names:
-            raise self._wrong(
-                f"returned metrics {list(metrics)} after {list(self._names)}; expected the same each time"
-            )
-        self._names = tuple(metrics)
+        metrics = dict(sorted(metrics.items()))
+        before = self.part.first_metrics(tuple(metrics))  # also where it was tried, before the first step
+        if tuple(metrics) != before:
+            raise self._wrong(f"returned metrics {list(metrics)} after {list(before)}; expected the same each time")
         return losses, metrics
 
     def _refuse(self, what: str, found: Any, shape: torch.Size) -> None:

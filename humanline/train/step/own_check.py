@@ -9,6 +9,7 @@ how a step is cut into micro-batches, without a word.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 
 import torch
@@ -19,6 +20,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.base import OwnPart
 from humanline.train.config.own_schedule import FunctionSchedule
 from humanline.train.config.own_sources import own_parts
+from humanline.train.run.processes import Processes
 from humanline.train.step.own import NOT_GIVEN, OwnLoss, OwnTransform
 
 _ROWS, _TOKENS, _PADDING = 4, 5, 3
@@ -66,6 +68,33 @@ def check_own_parts(config: TrainConfig, device: torch.device) -> list[str]:
         files = ", ".join(f"{name} {digest[:12]}" for name, digest in part.load().sources.items())
         lines.append(f"{part.place}: {part.call}; its files, by SHA-256: {files}")
     return lines
+
+
+def check_together(config: TrainConfig, processes: Processes) -> None:
+    """Do what `check_own_parts` does in all processes of a run, and refuse a loss of which they get other metrics.
+
+    Raises
+    ------
+    OwnCodeError
+        As `check_own_parts` does, and if the metrics differ, which the processes add up by their places: in the main
+        process, and MainProcessError in the others.
+    """
+    processes.alike(lambda: check_own_parts(config, processes.device))
+    own = config.objective.own
+    if own is None or processes.ranks == 1:
+        return
+    found = [json.loads(text) for text in processes.meeting.texts(json.dumps(own.first_metrics()))]
+    other = next((rank for rank, names in enumerate(found) if names != found[0]), 0)
+
+    def refuse() -> None:
+        if other:
+            raise _wrong(
+                own,
+                f"returned metrics {found[0]} in process 0 and {found[other]} in process {other} when it was tried; "
+                "expected the same in all, since means are taken over all of them",
+            )
+
+    processes.on_main(refuse)
 
 
 def _check_loss(part: OwnPart, unit: str, device: torch.device) -> None:

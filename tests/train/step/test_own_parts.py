@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,8 +27,8 @@ from humanline.train.online.rewards.pool import make_pool
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.metrics import read_metrics
-from humanline.train.step.own import TAKEN
-from humanline.train.step.own_check import check_own_parts
+from humanline.train.step.own import TAKEN, OwnLoss
+from humanline.train.step.own_check import check_own_parts, check_together
 from tests.conftest import ROOT
 from tests.helpers.cases import StopAt
 from tests.helpers.kills import KILLED, result_of
@@ -287,12 +288,66 @@ def test_a_loss_that_cannot_be_trained_with_is_refused(toy, own, which):
         check_own_parts(made, CPU)
 
 
+def test_a_metric_that_is_not_finite_ends_no_run(toy, own, capsys):
+    """An infinite metric, of a loss that is finite, had ended the run as a fault of humanline, with nothing saved."""
+    odds = "torch.where((gain > 0.35) & (gain < 0.7), torch.inf, gain)"  # which the numbers that are tried do not reach
+    mine = write(own, "mine", LOSS + f"torch.relu(1 - gain), {{'gain': gain, 'odds': {odds}}}")
+    made = beside(own, config(toy, own / "run", mine, training__steps=4))
+    rows = steps(train(made, show_progress=False))
+    assert [row["step"] for row in rows] == [0, 1, 2, 3] and all("gain" in row for row in rows)
+    assert "odds" in rows[0] and "odds" not in rows[1]
+    assert capsys.readouterr().err.count("odds of step 1: not finite") == 1
+
+
 def test_no_metric_of_a_run_can_be_taken(toy, own, tmp_path):
     """A loss that names a metric of the house had its own numbers replaced, or passed for those of a clip."""
     for number, transform in enumerate((CLIP, REJECT, SOFT)):
         made = beside(own, config(toy, tmp_path / str(number), HINGE, transform=transform, training__steps=1))
         (row,) = steps(train(made, show_progress=False))
         assert row.keys() - TAKEN == {"gain", "satisfied"}
+
+
+class TestMetricsInEachProcess:
+    """Processes add metrics up by their places: in another order, or under other names, they had added up others."""
+
+    def names(self, toy, own, names) -> TrainConfig:
+        body = f"-gain, {{name: gain * 0 + number for name, number in {names}}}"
+        return beside(own, config(toy, own / "run", write(own, "mine", LOSS + body)))
+
+    def test_metrics_have_the_order_of_their_names(self, toy, own):
+        """A loss may list a set, which has another order in each process: metrics come as if it were sorted."""
+        made = self.names(toy, own, "dict.fromkeys('bac', 1).items()").objective
+        values = [torch.zeros(2, 3), torch.zeros(2, 3)]
+        masks = dict.fromkeys(("chosen_mask", "rejected_mask"), torch.ones(2, 3, dtype=torch.bool))
+        assert list(OwnLoss(made).each(*values, **masks)[1]) == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("elsewhere", [["a", "b"], ["a"], []])
+    def test_other_names_in_another_process_are_refused(self, toy, own, elsewhere):
+        """All names are compared before anything is read: two processes had waited for each other for an hour."""
+        told: list[str] = []
+
+        def texts(text: str) -> list[str]:
+            told.append(text)
+            return [text, text, json.dumps(elsewhere)]
+
+        def now(act):
+            return act()
+
+        three = SimpleNamespace(ranks=3, device=CPU, alike=now, on_main=now, meeting=SimpleNamespace(texts=texts))
+        made = self.names(toy, own, "[('b', 1), ('a', 2)]")
+        if elsewhere == ["a", "b"]:
+            check_together(made, three)
+        else:
+            with pytest.raises(OwnCodeError, match=r"\['a', 'b'\] in process 0 and \[.*\] in process 2"):
+                check_together(made, three)
+        assert told == ['["a", "b"]']
+
+    def test_training_gets_the_metrics_that_were_tried(self, toy, own):
+        """A loss whose names depend on what it is given is refused by the first process that sees others."""
+        body = "-gain, {('a' if len(gain) < 5 else 'b'): gain}"
+        made = beside(own, config(toy, own / "run", write(own, "mine", LOSS + body)))
+        with pytest.raises(OwnCodeError, match=r"returned metrics \['b'\] after \['a'\]; expected the same each time"):
+            train(made, show_progress=False)
 
 
 SIGNATURES = {
