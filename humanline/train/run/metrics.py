@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class MetricsLog:
     ) -> None:
         self.path, self._remake, self._refuse_lost, self._lost = path, remake, refuse_lost, lost
         self._file: int | None = None
+        self._left_out: set[str] = set()  # of which that was said
         self._unwritten = b""
         self._size = 0
         if path is not None:
@@ -86,7 +88,7 @@ class MetricsLog:
                 os.close(file)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Write one row.
+        """Write one row; numbers of it that are not finite, which JSON has no words for, are left out and told once.
 
         Where the run is asked to stop while it waits for space, or has lost its folder to another run, the row is kept
         until the next `flush`: that is called where all processes can stop.
@@ -98,13 +100,26 @@ class MetricsLog:
         """
         if self._file is not None:
             before = self._unwritten
-            self._unwritten += (json.dumps(with_kind(row), allow_nan=False) + "\n").encode()
+            self._unwritten += (json.dumps(self._finite(with_kind(row)), allow_nan=False) + "\n").encode()
             try:
                 with contextlib.suppress(StoppedWaiting):
                     self.flush()
             except BaseException:
                 self._unwritten = before  # else a save after the failure writes it, and a resumed run once more
                 raise
+
+    def _finite(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row without what is not finite: a mean of ratios or a metric of one's own, and no reason to end."""
+        lost = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+        new = [name for name in lost if name not in self._left_out]
+        if new:
+            self._left_out |= set(new)
+            at = next((f"{name} {row[name]}" for name in (*KINDS, "updates") if type(row.get(name)) is int), "a row")
+            tell(
+                f"warning: {', '.join(new)} of {at}: not finite, as a ratio is that float32 cannot hold; left out of "
+                f"{self.path} there, and wherever it is so again; it is a metric alone, and training goes on"
+            )
+        return {name: value for name, value in row.items() if name not in lost}
 
     def flush(self) -> None:
         """Make sure the file is there, and write what could not be written yet; raise as `patient` does."""
