@@ -72,9 +72,9 @@ def summarise(
     dict
         ``problems``, ``samples`` (least and most a problem), ``answers``, ``without_score`` (count by status) and
         ``without_score_share``, ``unread`` and ``truncated`` (shares), ``tokens`` (mean); ``repeated_prompts`` (count,
-        where a problem has the prompt of an earlier one); ``score`` (over problems,
-        ``se``, ``low``, ``high``); where all scores are 0 or 1, ``pass@k`` and ``majority@k`` (the same, with
-        ``problems``, those that have k scored answers).
+        where a problem has the prompt of an earlier one); ``score`` (over problems, ``se``, ``low``, ``high``); where
+        all scores are 0 or 1, ``pass@k`` and ``majority@k`` (the same, with ``problems``, those that have k scored
+        answers).
 
     Raises
     ------

@@ -111,7 +111,7 @@ _OWN_WORDS = {
     "at": "not told apart from it",
     "above": "above it: the model finds these answers more probable than its own, as it does of what it knows well, or "
     "of what was drawn at a low temperature",
-    "unknown": "on no side that is known: of one prompt there is no interval",
+    "unknown": "on a side that is not known: of one prompt there is no interval",
 }
 
 
@@ -120,7 +120,7 @@ def describe_verdict(verdict: Verdict, own: Own | None, *, probed: bool = False)
     yield f"verdict      {against_paper(verdict.level.mean)}"
     half = verdict.level.interval().half_width
     if not np.isfinite(half):
-        yield "  its interval is not known, of one prompt: it may lie anywhere"
+        yield "  its interval is not known, as all rows are of one prompt: the true level may lie anywhere"
     elif any(abs(verdict.level.mean - edge) <= half for edge in PAPER_RANGE):
         yield f"  its interval, {told_as(verdict.level)}, holds an edge of that range: it may lie on the other side"
     if own is None or verdict.own_level is None or verdict.gap is None:

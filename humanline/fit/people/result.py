@@ -165,8 +165,8 @@ class PeopleFit:
             found.append(f"Of {whom} the posterior is far from a normal one: their pooled numbers are rough.")
         if self.integrated.effective < _ROUGH * len(self.integrated.laws):
             found.append(
-                "What is not known of the law is far from normal: all pooled estimates and errors are rough, and other "
-                "ones with another seed."
+                "What is not known of the law is far from normal: all pooled estimates and errors are rough, and "
+                "change with the seed."
             )
         alike = Counter(str(name).strip().casefold() for name in self.people)
         twins = [str(name) for name in self.people if alike[str(name).strip().casefold()] > 1]

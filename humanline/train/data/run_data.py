@@ -188,9 +188,9 @@ def left_of_a_pass(config: TrainConfig, prompts: int) -> list[str]:
         return []
     whole = prompts // rounds.contexts_per_round
     return [
-        f"training.epochs: {epochs:g} is {count_rounds(config, prompts)} round(s), as a pass is {whole} of "
-        f"{rounds.contexts_per_round} prompts (source.contexts_per_round), which leaves {left} of {prompts} out each "
-        "time, others in every pass; fewer prompts a round leave fewer out, or give source.count"
+        f"training.epochs: {epochs:g} makes {count_rounds(config, prompts)} round(s): a pass has {whole} whole one(s), "
+        f"of {rounds.contexts_per_round} prompts (source.contexts_per_round), and leaves out {left} of {prompts} "
+        "prompts, others each time; make rounds smaller, or give their number as source.count"
     ]
 
 

@@ -116,8 +116,8 @@ class MetricsLog:
             self._left_out |= set(new)
             at = next((f"{name} {row[name]}" for name in (*KINDS, "updates") if type(row.get(name)) is int), "a row")
             tell(
-                f"warning: {', '.join(new)} of {at}: not finite, as a ratio is that float32 cannot hold; left out of "
-                f"{self.path} there, and wherever it is so again; it is a metric alone, and training goes on"
+                f"warning: {at}: not finite: {', '.join(new)} (a ratio too large for float32, say); left out of "
+                f"{self.path} here and wherever this happens again. Training goes on: loss and gradient are finite"
             )
         return {name: value for name, value in row.items() if name not in lost}
 

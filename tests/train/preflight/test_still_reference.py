@@ -82,9 +82,9 @@ def test_epochs_of_rounds_that_leave_many_prompts_out_are_said(toy, tmp_path, ca
         whole = {"rounds": rounds, "training": training | {"batch_size": 8}}
         return online(toy, toy["prompts"], tmp_path / "run", scoring={"rewards": [{"kind": "tag_count"}]}, **whole)
 
-    many = "training.epochs: 3 is 3 round(s), as a pass is 1 of 32 prompts"
+    many = "training.epochs: 3 makes 3 round(s): a pass has 1 whole one(s), of 32 prompts"
     (said,) = left_of_a_pass(epochs_of(32), 48)
-    assert said.startswith(many) and "leaves 16 of 48 out" in said
+    assert said.startswith(many) and "leaves out 16 of 48" in said
     assert left_of_a_pass(epochs_of(16), 48) == left_of_a_pass(epochs_of(47), 48) == []
     assert left_of_a_pass(epochs_of(32, steps=4), 48) == []
     assert left_of_a_pass(config(toy, tmp_path, "dpo", training={"epochs": 1.5, "batch_size": 8}), 0) == []
