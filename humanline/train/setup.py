@@ -262,7 +262,7 @@ def _set_up(
     at = restored or Position()
     data_level.begin(at.updates)
     progress.begin(at.updates)
-    is_main = processes.accelerator.is_main_process
+    is_main, first_step = processes.accelerator.is_main_process, None if restored is None else restored.updates
     log = folder.open_log(is_main)
     return Run(
         config=config,
@@ -282,7 +282,7 @@ def _set_up(
         checkpoints=checkpoints,
         log=log,
         watch=watched(config, log, folder.metrics if is_main else None, progress.say),
-        trackers=start_trackers(config, folder.path, processes.accelerator, progress.say, first_step=at.updates),
+        trackers=start_trackers(config, folder.path, processes.accelerator, progress.say, first_step=first_step),
         progress=progress,
         told=told,
     )

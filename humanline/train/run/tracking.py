@@ -63,7 +63,7 @@ def start_trackers(
     accelerator: Any,
     say: Callable[[str], None] | None = None,
     *,
-    first_step: int = 0,
+    first_step: int | None = None,
 ) -> Trackers:
     """Start the trackers that a run names; on every process but the main one, none.
 
@@ -76,8 +76,9 @@ def start_trackers(
         Tells which process this is.
     say : callable, optional
         Shows one line about a tracker that failed; None = on standard error.
-    first_step : int
+    first_step : int, optional
         Where a continued run goes on; tensorboard then forgets what an earlier life of the run logged after it.
+        Default: at the beginning, where an earlier life may have been killed before it was saved; all is forgotten.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def start_trackers(
     return Trackers([_Worker(name, _starter(name, config, folder, first_step)) for name in names], say or _to_stderr)
 
 
-def _starter(name: str, config: TrainConfig, folder: Path, first_step: int) -> Callable[[], Any]:
+def _starter(name: str, config: TrainConfig, folder: Path, first_step: int | None) -> Callable[[], Any]:
     """Return a function that makes and starts a tracker; to be called in its thread."""
     project = redact(config.tracking.project, everywhere=True)
 
@@ -101,7 +102,7 @@ def _starter(name: str, config: TrainConfig, folder: Path, first_step: int) -> C
         make: Any = tracking.LOGGER_TYPE_TO_CLASS[name]
         if name == "tensorboard":  # numbers only
             # Held-out metrics of `first_step` itself may be there and stay; its training metrics come again, equal.
-            tracker = make(FOLDER, folder, purge_step=first_step + 1 if first_step else None)
+            tracker = make(FOLDER, folder, purge_step=0 if first_step is None else first_step + 1)
         else:
             given: dict[str, Any] = {
                 "name": redact(folder.name, everywhere=True),

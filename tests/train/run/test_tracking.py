@@ -205,6 +205,12 @@ def test_tensorboard_writes_numbers_below_the_run(toy, tmp_path, events, monkeyp
         trackers.log({"loss": 9.0}, 4)
     assert events(tmp_path / "tracking")["loss"] == [(0, 1.0), (1, 0.5), (2, 0.25), (3, 0.125), (4, 9.0)]
 
+    # One that was saved before its first update keeps what it measured by then, and one that was never saved nothing.
+    for first_step, kept in ((0, [(0, 0.5), (1, 8.0)]), (None, [(1, 8.0)])):
+        with start_trackers(given, tmp_path, accelerator, said.append, first_step=first_step) as trackers:
+            trackers.log({"held_out/loss": 8.0}, 1)
+        assert events(tmp_path / "tracking")["held_out/loss"] == kept
+
 
 def test_a_run_is_tracked_and_a_broken_tracker_changes_nothing(toy, tmp_path, events, fakes, monkeypatch, capsys):
     """A run with tensorboard and a tracker that breaks is trained to its end, with one line about the broken one."""
