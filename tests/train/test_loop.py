@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from humanline.system.files import OutputError
 from humanline.train.config.objective import DpoObjective
@@ -22,9 +23,11 @@ from humanline.train.loop import train
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_policy, turn_off_dropout
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.preflight.dry_run import Meter
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError
 from humanline.train.setup import Run, set_up
+from humanline.train.step.finite import refuse_non_finite_model
 from tests import oracles_loss as oracle
 from tests.helpers.rows import render
 from tests.helpers.support import CLIP, OBJECTIVES, REJECT, config, run, run_with, same, steps, weights
@@ -564,6 +567,21 @@ class TestSurroundings:
         with pytest.raises(NonFiniteError, match=r"No model was saved; lower optimizer.lr"):
             run(toy, tmp_path / "run", training__steps=1, optimizer={"lr": 1e30, "warmup_fraction": 0.0})
         assert not (tmp_path / "run" / "final").exists()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_the_last_look_at_weights_takes_little_memory(self, dtype):
+        """It holds no copy of a large weight, and finds one number that is nan, inf or too large for its square."""
+        layer = nn.Linear(1 << 12, 1 << 12, bias=False, dtype=dtype)
+        meter = Meter(counted=0, tokens=0)
+        meter.leave_out(layer.weight)
+        with meter:
+            refuse_non_finite_model(layer, lambda value, how: value)
+        assert 0 < meter.peaks["forward"] < layer.weight.numel()  # bytes, a quarter or half of the weight's
+        for wrong in (math.nan, -math.inf, 1e20):
+            with torch.no_grad():
+                layer.weight[-1, -1] = wrong
+            with pytest.raises(NonFiniteError, match="the weights weight are not finite, or far beyond use"):
+                refuse_non_finite_model(layer, lambda value, how: value)
 
     def test_home_is_expanded(self, toy, tmp_path, monkeypatch):
         """An output under ~ goes to the home folder, not to a folder of that name."""

@@ -14,6 +14,8 @@ from humanline.train.data.batch import MicroBatch
 from humanline.train.run.processes import NonFiniteError, Processes, Reduce, gathered
 from humanline.train.run.shares import share_of
 
+_PIECE = 1 << 20  # numbers of a weight that are looked at together
+
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
@@ -72,13 +74,19 @@ def refuse_metrics(metrics: Mapping[str, float], updates: int) -> None:
 def refuse_non_finite_model(model: nn.Module, reduce: Reduce) -> None:
     """Raise NonFiniteError on every rank if a weight on one of them is not finite, or its float32 square would not be.
 
-    Each looks at the rows that it has.
+    Each looks at the rows that it has, a piece at a time: under an adapter there is no room of gradients for squares of
+    a whole embedding, of which no estimate knows, and the run would fail once all is trained.
     """
     parameters = dict(model.named_parameters())
-    bad = torch.stack([~torch.isfinite(share_of(tensor).rows.float().square().sum()) for tensor in parameters.values()])
+    bad = torch.stack([~torch.isfinite(_squares(share_of(tensor).rows)) for tensor in parameters.values()])
     for name, wrong in zip(parameters, reduce(bad.to(torch.float32), "max").tolist(), strict=True):
         if wrong:
             raise NonFiniteError(
                 f"the weights {name} are not finite, or far beyond use, after the last update. No model was saved; "
                 "lower optimizer.lr."
             )
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """Return the sum of the squares of a tensor's numbers, in float32."""
+    return torch.stack([part.float().square().sum() for part in torch.split(rows.flatten(), _PIECE)]).sum()
