@@ -13,7 +13,7 @@ from humanline.system.files import OutputError, write_text
 from humanline.system.folders import remove_folder
 from humanline.system.lock import FolderLock, LockHeldError, is_lock
 from humanline.train.online.commands import Say
-from humanline.train.run.fingerprint import as_planned, is_planned
+from humanline.train.run.fingerprint import as_planned, plan_differences
 
 _PLAN = "plan.json"
 
@@ -62,9 +62,12 @@ def _refuse_other(folder: Path, plan: dict[str, Any]) -> None:
             before = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise EvaluationError(f"{file} cannot be read: {error}") from None
-        if not isinstance(before, dict) or not is_planned(before, plan):
+        if not (isinstance(before, dict) and isinstance(before.get("settings"), dict)):
+            raise EvaluationError(f"{file} is damaged: it holds no plan of an evaluation; choose another --out")
+        if table := plan_differences(before, plan):
             raise EvaluationError(
                 f"{folder} holds an evaluation of another model, other prompts or other settings; choose another --out"
+                f"\n{table}"
             )
         return
     if folder.is_dir() and any(not is_lock(path.name) for path in folder.iterdir()):

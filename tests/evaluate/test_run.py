@@ -274,7 +274,13 @@ def test_evaluations_by_other_weights_under_one_name_are_not_compared(recipe, mo
     assert run("compare", "one", "two") == 2
     assert f"not evaluated alike: reward models.{model}: " in capsys.readouterr().err
     assert run(*words, "--out", "one", "--name", "one") == 2
-    assert "holds an evaluation of another model" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "holds an evaluation of another model" in told
+    rows = [line.split()[0] for line in told.splitlines() if line.startswith("  ")]
+    assert rows == ["what", "files"], told  # of rewards
+    Path("one/plan.json").write_text("{}")
+    assert run(*words, "--out", "one", "--name", "one") == 2
+    assert "plan.json is damaged: it holds no plan of an evaluation; choose another" in capsys.readouterr().err
     assert run("win-rate", "one", "--against", "two", "--out", "rate", "--quiet") == 2
     assert "were not scored alike: reward models" in capsys.readouterr().err
     now.write_text("one")

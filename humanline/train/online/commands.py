@@ -364,10 +364,10 @@ class _Work:
 
         file, plan = self.folder / "plan.json", same_settings(plan)
         begun = any(not path.name.startswith(".") and not is_lock(path.name) for path in self.folder.iterdir())
-        if begun and not _is_of(file, plan):
+        if begun and (table := _unlike(file, plan)):
             raise ToolError(
                 f"{self.folder} holds work begun with another model, other data or other settings; remove it, or "
-                "choose another --out"
+                f"choose another --out\n{table}"
             )
         if not file.is_file():
             facts = as_planned(plan)
@@ -429,15 +429,15 @@ def _claimed(out: str, target: Path, stop: StopSignal | None, say: Say) -> Itera
         lock.release()
 
 
-def _is_of(file: Path, plan: dict[str, Any]) -> bool:
-    """Return whether a file holds a plan with the same settings, as far as these must be the same."""
-    from humanline.train.run.fingerprint import is_planned
+def _unlike(file: Path, plan: dict[str, Any]) -> str:
+    """Return a table of what the plan in a file has otherwise, as far as it must be the same; empty if nothing."""
+    from humanline.train.run.fingerprint import plan_differences
 
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
+        before = None
     if not isinstance(before, dict):
-        return False
+        return f"  {file.name} there is damaged, or is gone"
     digest = {"digest": before.pop("digest")} if "digest" in before else {}
-    return is_planned({"settings": before, **digest}, plan)
+    return plan_differences({"settings": before, **digest}, plan)

@@ -303,15 +303,21 @@ def as_planned(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_planned(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether a plan (`as_planned`, or one of an earlier version) has these settings.
+    """Return whether a plan (`as_planned`, or one of an earlier version) has these settings."""
+    return not plan_differences(before, now)
+
+
+def plan_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return a table of what a plan (`as_planned`, or one of an earlier version) has otherwise; empty if nothing.
 
     The digest tells where both have the same names: what is written down depends on what the environment calls secret.
     Other versions have other names, or no digest; then the settings themselves are compared.
     """
     settings = before["settings"]
     if "digest" in before and settings.keys() == now.keys():
-        return bool(before["digest"] == settings_digest(now))
-    return not differences(same_settings(settings), now)
+        same = bool(before["digest"] == settings_digest(now))
+        return "" if same else differences(settings, now) or "  (in what is hidden here as a secret)"
+    return differences(same_settings(settings), now)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -288,8 +288,17 @@ def test_work_of_a_stage_holds_no_secret_and_goes_on_with_another(tmp_path):
         work(["push", "--token", CANARY], KeyError)
     plan_file = tmp_path / "samples.jsonl.partial/plan.json"
     assert not hits(tmp_path) and "--token" in plan_file.read_text()
-    with pytest.raises(ToolError, match="begun with another model"):
-        work(["pull", "--token", "x"])
+    with pytest.raises(ToolError, match="begun with another model") as caught:
+        work(["pull", "--token", "a-third-one"])
+    told = str(caught.value)  # what differs, and that alone
+    assert (
+        '["push", "--token", "***"]  ["pull", "--token", "***"]' in told and "seed" not in told and not hits(tmp_path)
+    )
+    kept = plan_file.read_text()
+    plan_file.write_text("[]")
+    with pytest.raises(ToolError, match=r"another --out\n  plan\.json there is damaged, or is gone"):
+        work(["push", "--token", CANARY])
+    plan_file.write_text(kept)
     assert not work(["push", "--token", "another"]).exists() and target.is_file()
 
 
