@@ -200,19 +200,24 @@ def _hash(parameters: Mapping[str, nn.Parameter], reduce: Reduce | None) -> str:
     return sha.hexdigest()
 
 
+_PIECE = 1 << 25  # bytes that are summed together: there may be no room for a copy of a whole tensor
+
+
 def _checksum(share: Share) -> int:
     """Return the sum of a tensor's bytes, eight at a time, each times its place, as a signed number of 64 bits.
 
     Of a share it is what these rows add to that of the whole tensor: a word of eight bytes that lies in two shares is
     the sum of its parts.
     """
-    bits = share.rows.contiguous().flatten().clone().view(torch.uint8)
+    bits = share.rows.contiguous().flatten().view(torch.uint8)
     first = share.start * (bits.numel() // max(1, len(share.rows))) if share.start else 0
-    bits = torch.nn.functional.pad(bits, (first % 8, -(first % 8 + bits.numel()) % 8)).view(torch.int64)
+    before = first % 8  # bytes of the first word that lie in another share
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for start in range(0, len(bits), 1 << 22):
-        words = bits[start : start + (1 << 22)]
-        place = first // 8 + start + 1
+    for start in range(0, before + bits.numel(), _PIECE):
+        left, right = max(start - before, 0), min(start + _PIECE - before, bits.numel())
+        missing = left - (start - before)
+        words = torch.nn.functional.pad(bits[left:right], (missing, -(missing + right - left) % 8)).view(torch.int64)
+        place = (first - before + start) // 8 + 1
         total += (words * torch.arange(place, place + len(words), device=words.device)).sum()
     return int(total)
 

@@ -13,10 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from humanline.system.files import DamagedError, partial_of
-from humanline.train.run import shares
+from humanline.train.preflight.dry_run import Meter
+from humanline.train.run import fingerprint, shares
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.fingerprint import frozen_hash, trained_hash
-from humanline.train.run.shares import Saved, file_of, is_shard, share_of
+from humanline.train.run.shares import Saved, Share, file_of, is_shard, share_of
 from humanline.train.run.state import OptimizerState, as_dtensor, copy_in
 from humanline.train.run.tensor_files import write_files
 from tests.helpers import sharded_saves
@@ -350,6 +351,20 @@ def test_hashes_of_weights_are_those_of_earlier_versions():
     module.e = torch.nn.Parameter(torch.zeros(0, 3), requires_grad=False)
     assert trained_hash(module) == "ec21bf96f638eb8f11d43764a97118bc3b2e89bc7fb6fc4dfaccee508af4d8d7"
     assert frozen_hash(module) == "b25938b82d24dfb40cd6b182db2c06d757067f81b6378a67a9a16203beb5844b"
+
+
+def test_a_hash_holds_no_copy_of_a_large_tensor_and_is_the_same_by_pieces(monkeypatch):
+    """It is taken at every round, when weights and states of the optimizer are there; no estimate counts a copy."""
+    layer = torch.nn.Linear(1 << 10, 1 << 10, bias=False)
+    whole, uneven = trained_hash(layer), Share(layer.weight.detach()[3:].view(torch.uint8)[:, :-3], 5, (1 << 10, 1))
+    part = fingerprint._checksum(uneven)
+    monkeypatch.setattr(fingerprint, "_PIECE", 1 << 16)
+    meter = Meter(counted=0, tokens=0)
+    meter.leave_out(layer.weight)
+    with meter:
+        assert trained_hash(layer) == whole
+    assert 0 < meter.peaks["forward"] < 1 << 20  # bytes, of the weight's 1 << 22
+    assert fingerprint._checksum(uneven) == part
 
 
 @pytest.mark.parametrize(
