@@ -15,6 +15,7 @@ from humanline.system.lock import FolderLock, LockHeldError, is_lock
 from humanline.train.online.commands import Say
 from humanline.train.run.fingerprint import as_planned, plan_differences
 
+LEFT_OUT = "left-out.json"  # how many prompts are not asked, by reason; written before the first is
 _PLAN = "plan.json"
 
 
@@ -76,5 +77,6 @@ def _refuse_other(folder: Path, plan: dict[str, Any]) -> None:
 
 def _drop_unbegun(folder: Path) -> None:
     """Remove the folder of an evaluation of which nothing was done."""
-    if [path.name for path in folder.iterdir() if not is_lock(path.name)] == [_PLAN]:
+    names = {path.name for path in folder.iterdir() if not is_lock(path.name)}
+    if _PLAN in names and names <= {_PLAN, LEFT_OUT}:
         remove_folder(folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline.evaluate.answers import SAMPLES, SCORED, read_each_once
-from humanline.evaluate.folder import held_folder
+from humanline.evaluate.folder import LEFT_OUT, held_folder
 from humanline.evaluate.model_files import files_at_hand, files_of, files_of_rewards, settle_rewards
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, in_full, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
@@ -30,7 +30,6 @@ from humanline.train.run.fingerprint import flat, same_settings
 if TYPE_CHECKING:
     from humanline.train.data.sets import Report
 
-LEFT_OUT = "left-out.json"  # how many prompts were not asked, by reason
 _WHOLE = "model"  # of an adapter and its base
 
 

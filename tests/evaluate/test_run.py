@@ -204,6 +204,26 @@ def test_the_count_of_prompts_left_out_is_there_before_the_answers(recipe, toy, 
     assert read_evaluation("a").summary["left_out"] == {"too_long": 1, "special_tokens": 0, "bad_rows": 0}
 
 
+def test_a_count_of_prompts_left_out_alone_is_no_evaluation(recipe, toy, monkeypatch, capsys):
+    """Where the model cannot be loaded nothing is left, so that a mended recipe can have the folder."""
+    from humanline.train.policy import build
+
+    with Path("prompts.jsonl").open("w") as file:
+        file.write(Path(toy["prompts"]).read_text())
+        file.write(json.dumps({"prompt": "a" * 300, "id": "long"}) + "\n")
+
+    def full(*given):
+        assert Path("a/left-out.json").is_file()
+        raise OSError("no memory is left")
+
+    words = ("evaluate", recipe, "--prompts", "prompts.jsonl", "data.too_long=drop", "--out", "a", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "build_policy", full)
+        assert run(*words) == 2 and "no memory is left" in capsys.readouterr().err
+    assert not os.path.exists("a")
+    assert run(*words, "seed=5") == 0 and os.path.exists("a/left-out.json")
+
+
 def test_a_model_of_the_hub_is_the_same_before_and_after_it_was_fetched(tmp_path, monkeypatch):
     """Told by its settings, which are asked for first: other files come into the cache one by one."""
     import huggingface_hub
