@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from humanline.evaluate.records import EvaluationError, Item, without_value
-from humanline.evaluate.summary import share_fact
+from humanline.evaluate.records import EvaluationError, Item, repeated_prompts, without_value
+from humanline.evaluate.summary import of_repeated, share_fact
 from humanline.stats import mcnemar
 from humanline.train.online.rewards.verdict import Verdict
 from humanline.train.online.types import Score
@@ -80,7 +80,8 @@ def summarise_verdicts(judged: Sequence[Judged], *, confidence: float = 0.95) ->
     Returns
     -------
     dict
-        ``problems``, ``pairs``, ``without_verdict`` (count by status) and ``without_verdict_share``; ``win_rate``
+        ``problems``, ``pairs``, ``without_verdict`` (count by status) and ``without_verdict_share``;
+        ``repeated_prompts`` (count, where a problem has the prompt of an earlier one); ``win_rate``
         (over prompts, in [0, 1], with ``se``, ``low``, ``high``); ``wins``, ``ties``, ``losses`` (counts of pairs
         worth more than, exactly and less than one half); where pairs were judged in both orders ``position``:
         ``pairs``, ``disagree`` (share of pairs of which the orders say different things), ``first_shown`` (share of
@@ -121,6 +122,8 @@ def summarise_verdicts(judged: Sequence[Judged], *, confidence: float = 0.95) ->
         "ties": sum(value == 0.5 for value in values),
         "losses": sum(value < 0.5 for value in values),
     }
+    if repeated := repeated_prompts(items):
+        summary["repeated_prompts"] = repeated
     by_prompt = [[pair for orders in one.pairs if (pair := _both(orders)) is not None] for one in judged]
     by_prompt = [pairs for pairs in by_prompt if pairs]
     if by_prompt:
@@ -169,6 +172,7 @@ def describe_verdicts(summary: dict[str, Any]) -> list[str]:
         f"without a verdict {summary['without_verdict_share']:.1%} of {summary['pairs']} pairs"
         + (f" ({', '.join(parts)}); the win rate is of the others" if parts else ""),
     ]
+    lines += of_repeated(summary)
     if position := summary.get("position"):
         lines.append(
             f"the two orders disagree on {_told(position['disagree'])} of {position['pairs']} pairs; "

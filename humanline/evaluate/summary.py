@@ -194,14 +194,20 @@ def describe_summary(summary: dict[str, Any]) -> list[str]:
             error = "" if fact["se"] is None else f", standard error {fact['se']:.4f}"
             few = "" if fact["problems"] == summary["problems"] else f"; {fact['problems']} problems"
             lines.append(f"{name}: {fact['value']:.4f} ({known}{error}{few})")
-    if repeated := summary.get("repeated_prompts"):
-        lines.append(
-            f"warning: {repeated} of {summary['problems']} problems have the prompt of an earlier one; errors and "
-            "intervals take all for independent, and may be too small"
-        )
+    lines += of_repeated(summary)
     parts = [f"{count} {status}" for status, count in summary["without_score"].items()]
     lines.append(
         f"without a score {summary['without_score_share']:.1%}{f' ({chr(44).join(parts)})' if parts else ''}, "
         f"not read {summary['unread']:.1%}, truncated {summary['truncated']:.1%}"
     )
     return lines
+
+
+def of_repeated(summary: dict[str, Any]) -> list[str]:
+    """Return what is to be said of a summary with ``repeated_prompts``, nothing of one without."""
+    if not (repeated := summary.get("repeated_prompts")):
+        return []
+    return [
+        f"warning: {repeated} of {summary['problems']} problems have the prompt of an earlier one; errors and "
+        "intervals take all for independent, and may be too small"
+    ]

@@ -329,6 +329,19 @@ def test_scores_decide_where_no_judge_is_named(files, capsys):
     assert "position" not in found.summary
 
 
+def test_prompts_that_are_there_more_than_once_are_said(files, capsys):
+    """As an evaluation says them: the interval of the rate takes all prompts for independent."""
+    for repeated in (0, 2):
+        for name, value in (("ours.jsonl", 1.0), ("theirs.jsonl", 0.0)):
+            scored(name, [[value]] * 3)
+            if repeated:
+                Path(name).write_text(re.sub(r"Question \d", "Question 0", Path(name).read_text()))
+        assert main(["win-rate", "ours.jsonl", "--against", "theirs.jsonl", "--out", f"out{repeated}"]) == 0
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("2 of 3 problems have the prompt of an earlier one" in said) is bool(repeated)
+        assert read_evaluation(f"out{repeated}").summary.get("repeated_prompts", 0) == repeated
+
+
 def test_how_files_were_scored_is_not_taken_on_trust_without_a_word(files, capsys):
     """Two reward models are both called "model"; folders of an evaluation say how they were scored."""
     scored("ours.jsonl", [[1.0]] * 3)
