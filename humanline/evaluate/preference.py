@@ -17,7 +17,7 @@ from humanline.evaluate.records import EvaluationError, Item, repeated_prompts, 
 from humanline.evaluate.summary import of_repeated, share_fact
 from humanline.stats import mcnemar
 from humanline.train.online.rewards.verdict import Verdict
-from humanline.train.online.types import Score
+from humanline.train.online.types import Score, rounding_of
 
 _LEVEL = 0.05  # of the test of position bias
 
@@ -57,12 +57,16 @@ def worth(orders: Orders) -> float | None:
 
 
 def verdict_of_scores(mine: Score, other: Score, names: tuple[str, str] = ("model's", "baseline's")) -> Verdict:
-    """Return the verdict of two scores: the larger one is better, equal ones tie, without one there is none."""
+    """Return the verdict of two scores: the larger one is better, equal ones tie, without one there is none.
+
+    Those that differ by rounding alone are equal, as they are in training.
+    """
     for name, score in zip(names, (mine, other), strict=True):
         if score.value is None:
             return Verdict(None, score.status, f"the {name} answer has no score: {score.reason}")
     assert mine.value is not None and other.value is not None
-    return Verdict(0.5 * (float(mine.value > other.value) + float(mine.value >= other.value)))
+    gap, rounding = mine.value - other.value, rounding_of(mine.value, other.value)
+    return Verdict(0.5 * (float(gap > rounding) + float(gap >= -rounding)))
 
 
 def _status(orders: Orders) -> str:

@@ -60,7 +60,7 @@ def win_rate(
         Folder to make, or to go on with.
     judge : JudgeConfig, optional
         Is shown each pair in both orders; equal answers are a tie without it. Default: the answers' scores decide,
-        which both files must hold, and equal scores are a tie.
+        which both files must hold, and scores that are equal, rounding aside, are a tie.
     words : sequence of str
         Other folders, or their files words.jsonl: what the judge has said there is not asked again.
     name, seed : optional

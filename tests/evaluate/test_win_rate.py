@@ -329,6 +329,15 @@ def test_scores_decide_where_no_judge_is_named(files, capsys):
     assert "position" not in found.summary
 
 
+def test_scores_that_differ_by_rounding_alone_are_a_tie(files):
+    """A weighted sum of .1 and .2 is no better than one of .3 and 0; a hair more than rounding is."""
+    assert 0.1 + 0.2 > 0.3
+    scored("ours.jsonl", [[0.1 + 0.2], [0.3], [0.3 + 1e-12], [0.0], [-5e-324]])
+    scored("theirs.jsonl", [[0.3], [0.1 + 0.2], [0.3], [0.0], [5e-324]])
+    assert run() == 0
+    assert [item.values for item in read_evaluation("out").items] == [(0.5,), (0.5,), (1.0,), (0.5,), (0.0,)]
+
+
 def test_prompts_that_are_there_more_than_once_are_said(files, capsys):
     """As an evaluation says them: the interval of the rate takes all prompts for independent."""
     for repeated in (0, 2):

@@ -6,7 +6,6 @@ Source: arXiv 2509.24207, Algorithm 1, lines 8 to 11.
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from humanline.train.data.batch import Unit
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.online.rewards.scorer import reward_names, reward_place
 from humanline.train.online.rewards.verdict import shown
-from humanline.train.online.types import Completion, OwnTokens, Rollout, Score
+from humanline.train.online.types import Completion, OwnTokens, Rollout, Score, rounding_of
 from humanline.train.run.processes import RoundError
 
 _KINDS_SHOWN = 4  # of reasons why completions have no score
@@ -275,11 +274,10 @@ def select(
 def _gap(values: Sequence[float], margin: float) -> float:
     """Return the largest of scores less the smallest; one that is 0 or the margin but for rounding is exactly that.
 
-    A score is a sum of floats: .57 less .56 comes out below .01, .58 less .57 above, and .1 + .2 is not .3. What counts
-    as rounding is what `group_advantages` takes for it, 8 machine epsilons of the larger magnitude.
+    .57 less .56 comes out below .01, .58 less .57 above.
     """
     high, low = max(values), min(values)
-    gap, rounding = high - low, 8 * sys.float_info.epsilon * max(abs(high), abs(low))
+    gap, rounding = high - low, rounding_of(high, low)
     return next((exact for exact in (0.0, margin) if abs(gap - exact) <= rounding), gap)
 
 
