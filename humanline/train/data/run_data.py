@@ -144,8 +144,8 @@ def stream_of(
     Raises
     ------
     ValueError
-        As `Stream` does; or if a round can never fill a batch, or needs more prompts than there are; or if there are
-        more processes than rows in a step.
+        As `Stream` does; or if a round can never fill a batch, never has the other prompt that KTO needs, or needs more
+        prompts than there are; or if there are more processes than rows in a step.
     """
     if config.rounds is not None:
         most, batch = config.units_a_round, config.training.batch_size
@@ -153,6 +153,11 @@ def stream_of(
             raise ValueError(
                 f"a round of {config.rounds.contexts_per_round} prompts gives at most {most} of the "
                 f"training.batch_size {batch}: raise source.contexts_per_round or lower training.batch_size"
+            )
+        if config.objective.mismatched and config.rounds.contexts_per_round < 2:
+            raise ValueError(
+                f"{config.objective.title} takes z_0 from answers to other prompts, of which a round of one has none: "
+                "source.contexts_per_round must be at least 2; got 1"
             )
         Draw(data.contexts, config.rounds.contexts_per_round, config.seed)
     rows = config.training.batch_size * config.rows_a_unit

@@ -327,6 +327,14 @@ class TestTooLittle:
         with pytest.raises(RoundError, match="round 0 leaves 4 examples, all to one prompt, and KTO takes z_0 from"):
             train(settings, show_progress=False)
 
+    def test_kto_takes_no_rounds_of_one_prompt(self, toy, prompts, tmp_path):
+        """Where such rounds were skipped the run ended well, and its model was the one that it had begun with."""
+        rounds = {"contexts_per_round": 1, "samples": 2, "count": 2, "too_few": "skip"}
+        settings = online(toy, prompts, tmp_path / "run", "kto", rounds=rounds, training={"batch_size": 2})
+        with pytest.raises(ValueError, match=r"source\.contexts_per_round must be at least 2; got 1"):
+            train(settings, show_progress=False)
+        assert not (tmp_path / "run").exists()
+
     def test_equal_groups_have_no_advantage(self, toy, prompts, tmp_path):
         """A group of GRPO whose scores are equal teaches nothing: without a KL penalty no gradient is left."""
         scoring = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:same"}], "workers": 1}
