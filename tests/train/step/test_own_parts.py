@@ -342,6 +342,14 @@ class TestMetricsInEachProcess:
                 check_together(made, three)
         assert told == ['["a", "b"]']
 
+    def test_a_file_that_was_changed_may_name_others(self, toy, own):
+        """One configuration, as of a notebook, is tried again after its file was edited: the names begin anew."""
+        made = self.names(toy, own, "[('a', 1)]")
+        check_own_parts(made, CPU)
+        self.names(toy, own, "[('changed', 1)]")
+        check_own_parts(made, CPU)
+        assert made.objective.first_metrics() == ("changed",)
+
     def test_training_gets_the_metrics_that_were_tried(self, toy, own):
         """A loss whose names depend on what it is given is refused by the first process that sees others."""
         body = "-gain, {('a' if len(gain) < 5 else 'b'): gain}"
