@@ -142,7 +142,9 @@ class Rounds:
         batch = self.config.training.batch_size
         left = f"{units} {self.config.objective.units}"
         what = f"round {number} leaves {left}, too few for a batch of {batch} (training.batch_size)"
+        lower = " or training.batch_size"
         if units >= batch:
+            lower = ""
             title = self.config.objective.title
             what = f"round {number} leaves {left}, all to one prompt, and {title} takes z_0 from answers to others"
         if self.rounds.too_few == "error":
@@ -152,8 +154,8 @@ class Rounds:
                 self.processes.on_main(lambda: self.maker.forget_scores(number))
             raise RoundError(
                 f"{what}: {report['why']}. Samples and scores are kept: --resume with source.too_few=skip leaves the "
-                f"round out and goes on{again}. A new run can have a lower source.score_margin or training.batch_size, "
-                "or more source.contexts_per_round or source.samples."
+                f"round out and goes on{again}. A new run can have a lower source.score_margin{lower}, or more "
+                "source.contexts_per_round or source.samples."
             )
         self.told.skipped(number, report, seconds, sampled_by, f"{what}; skipped: {report['why']}")
         self._record(number, "DONE")

@@ -324,8 +324,11 @@ class TestTooLittle:
             training={"batch_size": 2},
             seed=1,
         )
-        with pytest.raises(RoundError, match="round 0 leaves 4 examples, all to one prompt, and KTO takes z_0 from"):
+        words = "round 0 leaves 4 examples, all to one prompt, and KTO takes z_0 from"
+        with pytest.raises(RoundError, match=words) as caught:
             train(settings, show_progress=False)
+        # A smaller batch is of no use here.
+        assert "a lower source.score_margin, or more source.contexts_per_round" in str(caught.value)
 
     def test_kto_takes_no_rounds_of_one_prompt(self, toy, prompts, tmp_path):
         """Where such rounds were skipped the run ended well, and its model was the one that it had begun with."""
