@@ -30,7 +30,10 @@ def test_answers_are_the_models_own(device, toy, tmp_path, compute, packed):
     """
     from transformers import AutoTokenizer
 
-    model = load_model(write_model(tmp_path / "model", toy["model"], initializer_range=0.3), torch.float32).to(device)
+    # In bf16 two attentions of the same weights at 0.3 differ by more than 0.2 nats at one token in 140.
+    spread = 0.3 if compute == "float32" else 0.15
+    path = write_model(tmp_path / "model", toy["model"], initializer_range=spread)
+    model = load_model(path, torch.float32).to(device)
     if packed:
         pack(model)
     tokenizer = AutoTokenizer.from_pretrained(toy["model"])
