@@ -90,7 +90,8 @@ class RolloutEvaluator:
         Notes
         -----
         Answers to one prompt are not independent of each other: with several, standard errors are over prompts
-        (`humanline.stats.mean_estimate`), and left out where a single prompt tells nothing of them.
+        (`humanline.stats.mean_estimate`). Where a single prompt has a score, which tells nothing of its error, there is
+        no ``score_se``.
         """
         version = self.version()
         folder = self.folder / f"held-out-{version[:16]}"
@@ -130,7 +131,9 @@ def _means(scores: Sequence[Sequence[Score]]) -> dict[str, float]:
         mean = math.fsum(means) / len(means)
         if max(map(len, scores)) == 1:
             spread = math.fsum((value - mean) ** 2 for value in means)
-            found = {"score": mean, "score_se": math.sqrt(spread / max(1, len(means) - 1) / len(means))}
+            found = {"score": mean}
+            if len(means) > 1:
+                found["score_se"] = math.sqrt(spread / (len(means) - 1) / len(means))
         else:
             found = {"score": mean} | _error("score", means) | _passed(values)
         metrics = found | metrics

@@ -72,7 +72,7 @@ def test_one_answer_a_prompt_gives_the_metrics_it_always_gave(tmp_path):
         "completion_tokens_std": 0.0,
         "truncated": 0.0,
     }
-    assert looked_at(tmp_path, [[0.5]])["score_se"] == 0.0
+    assert "score_se" not in looked_at(tmp_path, [[0.5], [None]])  # it was 0: a score that is certain
     assert "pass@1" not in looked_at(tmp_path, [[1.0], [0.0]])
 
 
