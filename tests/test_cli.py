@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from humanline.cli import main
+from humanline.cli import _parser, main
 
 
 @pytest.fixture
@@ -229,6 +229,50 @@ def test_help_loads_nothing_heavy(command):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "usage: humanline" in result.stdout
+
+
+def leaves(parser):
+    """Return the parsers of single commands."""
+    commands = [action.choices for action in parser._actions if action.dest in ("command", "way")]
+    return [leaf for each in commands for below in each.values() for leaf in leaves(below)] or [parser]
+
+
+def test_no_command_takes_an_empty_word(capsys):
+    """It is a variable that nobody set, and had meant a default, no reference, or the folder one is in."""
+    seen = 0
+    for leaf in leaves(_parser()):
+        for action in leaf._actions:
+            if action.nargs == 0:
+                continue  # a flag
+            name = action.option_strings[-1:]
+            before = [] if name else ["x"] * [each for each in leaf._actions if not each.option_strings].index(action)
+            with pytest.raises(SystemExit) as end:
+                leaf.parse_args([*before, *name, ""])
+            says = capsys.readouterr().err.splitlines()[-1]
+            assert end.value.code == 2, (leaf.prog, name)
+            assert "variable that is not set" in says or action.type or action.choices, says
+            seen += 1
+    assert seen > 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", ""],
+        ["evaluate", "tiny-online", "--out", "o", "--preferences", "x", "--reference", ""],
+        ["inspect-data", "tiny-online", "--scored", ""],
+        ["sim", "--quick", "--out", ""],
+        ["reproduce", "--scale", "small", "--out", ""],
+        ["train", "tiny-online", "--preset", "paper", ""],
+    ],
+)
+def test_an_empty_word_ends_a_command_before_it_writes(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(words)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2 and capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

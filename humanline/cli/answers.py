@@ -99,8 +99,6 @@ def _inspect_data(options: argparse.Namespace) -> int:
         raise ValueError(f"--rows must be >= 1; got {options.rows}")
     if options.own_samples < 0:
         raise ValueError(f"--own-samples must be >= 0; got {options.own_samples}")
-    if options.out == "":
-        raise ValueError("--out must name a folder, and is empty")
     if options.model is not None and options.preset:
         raise ValueError("--preset changes a recipe; with --model there is none")
     if options.model is not None and options.probe is not None:

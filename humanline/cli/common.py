@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from humanline._checks import fail
 from humanline.system.cores import usable_cores
@@ -38,13 +38,29 @@ def complain(options: argparse.Namespace, text: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that shows no secret of the command line."""
+    """A parser that shows no secret of the command line, and takes no empty word for a text."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("type", None, _filled)
+
+    def add_subparsers(self, **kwargs: Any) -> Any:
+        """Add commands, whose own parsers look at the words behind them."""
+        self.register("type", None, str)
+        return super().add_subparsers(**kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the command line, and end."""
         from humanline.train.config.secrets import hidden
 
         super().error(told(hidden(message, sent=True)))
+
+
+def _filled(text: str) -> str:
+    """Return a text of the command line; an empty one is a variable that nobody set, and had meant the default."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty, as a variable that is not set is; give a value, or leave it out")
+    return text
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
@@ -108,9 +124,7 @@ def processes_of(options: argparse.Namespace) -> int:
 
 
 def folder_of(options: argparse.Namespace, usual: str) -> Path:
-    """Return the folder to write to; raise ValueError for a name that is empty, such as a variable that is not set."""
-    if options.out == "":
-        raise ValueError(f"--out must name a folder, and is empty; without it the folder is {usual}")
+    """Return the folder to write to: --out, or the usual one."""
     return Path(usual if options.out is None else options.out)
 
 

@@ -136,7 +136,7 @@ def test_what_cannot_be_evaluated_leaves_nothing(recipe, tmp_path, capsys):
         (["data.eval=null"], "there are no prompts to ask"),
         (["model=nowhere"], "nowhere"),
         (["--prompts", "none.jsonl"], "none.jsonl"),
-        (["--prompts", ""], "is a directory; expected a file"),
+        (["--prompts", "."], "is a directory; expected a file"),
         (["--samples", "none.jsonl"], "'none.jsonl' is no file"),
         (["evaluation.sampling.temperature=0"], "set samples: 1, or a temperature"),
         (["--k", "0"], "--k must be >= 1"),

@@ -161,18 +161,11 @@ def test_the_mean_of_scores_is_in_the_digest_of_the_code(monkeypatch):
     assert {"intervals.py", "loop.py", "losses.py"} <= {path.name for path in asked}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["sim", "--people", "--quick", "--processes", "2"], "--people goes on in one process"),
-        (["sim", "--quick", "--out", ""], "--out must name a folder, and is empty; without it the folder is sim-quick"),
-        (["figures", "clipping_limit", "--out", ""], "--out must name a folder, and is empty"),
-    ],
-)
-def test_studies_refuse_what_they_would_not_do(words, said, tmp_path, monkeypatch, capsys):
-    """A setting of no effect, and a variable that is not set, which had meant the usual folder or the current one."""
+def test_studies_refuse_what_they_would_not_do(tmp_path, monkeypatch, capsys):
+    """A setting of no effect."""
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2 and said in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert main(["sim", "--people", "--quick", "--processes", "2"]) == 2
+    assert "--people goes on in one process" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_study_that_keeps_nothing_says_so_when_it_is_stopped(tmp_path, monkeypatch, capsys):

@@ -173,11 +173,3 @@ def test_what_is_given_twice_is_added(tmp_path, capsys):
     assert sorted(path.parent.name for path in tmp_path.glob("out/configs/table3/*/*.yaml")) == ["dpo", "kto"]
     tree = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert tree["changes"] == ["training.precision=float32", "evaluation.every=7"]
-
-
-@pytest.mark.parametrize("more", [[], ["--quick"], ["--scale", "small"]])
-def test_an_empty_name_of_a_folder_is_refused(more, tmp_path, monkeypatch, capsys):
-    """It is a variable that nobody set, and not the usual folder."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", *more, "--out", ""]) == 2
-    assert "--out must name a folder, and is empty" in capsys.readouterr().err and not list(tmp_path.iterdir())
