@@ -238,7 +238,7 @@ def leaves(parser):
 
 
 def test_no_command_takes_an_empty_word(capsys):
-    """It is a variable that nobody set, and had meant a default, no reference, or the folder one is in."""
+    """It is a variable that nobody set, and had meant a default, or the folder one is in."""
     seen = 0
     for leaf in leaves(_parser()):
         for action in leaf._actions:
