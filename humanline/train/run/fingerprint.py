@@ -307,6 +307,9 @@ def as_planned(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"settings": redacted(settings), "digest": settings_digest(settings)}
 
 
+_UNSEEN = "in what is hidden here as a secret, or in how a number is written: 1 is not 1.0"
+
+
 def is_planned(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether a plan (`as_planned`, or one of an earlier version) has these settings."""
     return not plan_differences(before, now)
@@ -321,7 +324,7 @@ def plan_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     settings = before["settings"]
     if "digest" in before and settings.keys() == now.keys():
         same = bool(before["digest"] == settings_digest(now))
-        return "" if same else differences(settings, now) or "  (in what is hidden here as a secret)"
+        return "" if same else differences(settings, now) or f"  ({_UNSEEN})"
     return differences(same_settings(settings), now)
 
 
@@ -331,24 +334,40 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     What is written down has `***` where a text was a secret on that day (`terminal.redact`); with another key, or in
     another environment, the same text is none. So `***` on one side agrees with any text in its place on the other.
     """
-    before, now, absent = redacted(before), redacted(now), object()
-
-    def shown(value: Any) -> str:
-        if value is absent:
-            return "(absent)"
-        text = json.dumps(value) if not isinstance(value, str) else value
-        return text if len(text) <= 40 else f"{text[:12]}...{text[-24:]}"
-
+    before, now = redacted(before), redacted(now)
     rows = [
-        (name, shown(before.get(name, absent)), shown(now.get(name, absent)))
+        (name, *_shown(before.get(name, _ABSENT), now.get(name, _ABSENT)))
         for name in dict.fromkeys([*before, *now])
-        if not _agree(before.get(name, absent), now.get(name, absent))
+        if not _agree(before.get(name, _ABSENT), now.get(name, _ABSENT))
     ]
     if not rows:
         return ""
     rows.insert(0, ("what", "then", "now"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(f"  {name:<{widths[0]}}  {then:<{widths[1]}}  {today}" for name, then, today in rows)
+
+
+_ABSENT = object()
+
+
+def _shown(then: Any, now: Any) -> tuple[str, str]:
+    """Return two values that differ as texts of some 40 characters which differ too."""
+    long = [_text(then), _text(now)]
+    if long[0] == long[1]:  # a text and a number
+        long = [json.dumps(then), json.dumps(now)]
+    short = [text if len(text) <= 40 else f"{text[:12]}...{text[-24:]}" for text in long]
+    if short[0] == short[1]:  # they differ in between: paths of two seeds, one number of a list
+        parted = (place for place, (one, other) in enumerate(zip(*long, strict=False)) if one != other)
+        start = max(0, next(parted, min(map(len, long))) - 12)
+        before, end = "..." if start else "", start + 34
+        short = [f"{before}{text[start:end]}{'...' if len(text) > end else ''}" for text in long]
+    return short[0], short[1]
+
+
+def _text(value: Any) -> str:
+    if value is _ABSENT:
+        return "(absent)"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _agree(then: Any, now: Any) -> bool:
