@@ -192,14 +192,19 @@ def _by_scoring(
     if (folder / SCORED).is_file():
         say(kept_in(folder))
     else:
-        score(
-            prepared,
-            str(folder / SAMPLES),
-            str(folder / SCORED),
-            stop=stop,
-            say=say,
-            progress=progress("completions"),
-        )
+        try:
+            score(
+                prepared,
+                str(folder / SAMPLES),
+                str(folder / SCORED),
+                stop=stop,
+                say=say,
+                progress=progress("completions"),
+            )
+        except BaseException:
+            if not any(folder.glob(f"{SCORED}*")):  # nothing was scored, and the rest is the rows once more
+                (folder / SAMPLES).unlink(missing_ok=True)
+            raise
     rollouts = read_rollouts(folder / SCORED)
     pairs = [
         Pair(

@@ -245,11 +245,13 @@ def test_what_cannot_be_rated_leaves_nothing(recipe, toy, tmp_path, capsys):
     Path("tools.jsonl").write_text(
         json.dumps({"prompt": [user], "chosen": [tool], "rejected": [{"role": "assistant", "content": "no"}]}) + "\n"
     )
+    nowhere = "[{kind: function, call: 'nowhere:f'}]"
     cases = [
         (["--preferences", "none.jsonl"], "none.jsonl"),
         (["--preferences", toy["prompts"]], "chosen"),
         (["--preferences", "tools.jsonl"], "is more than a text"),
         (["--preferences", toy["pairs"], "evaluation.scoring=null"], "nothing says how answers are scored"),
+        (["--preferences", toy["pairs"], f"evaluation.scoring.rewards={nowhere}"], "nowhere:f cannot be imported"),
         (["--preferences", toy["pairs"], "--samples", "x"], "leave out --prompts, --samples and --k"),
         (["--preferences", toy["pairs"], "--reference", "nowhere"], "nowhere"),
         (["--reference", toy["model"]], "--reference is for --preferences"),

@@ -224,6 +224,30 @@ def test_a_count_of_prompts_left_out_alone_is_no_evaluation(recipe, toy, monkeyp
     assert run(*words, "seed=5") == 0 and os.path.exists("a/left-out.json")
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_what_fails_before_the_first_answer_or_score_stands_in_no_way(recipe, monkeypatch, capsys, given):
+    """As where memory runs out in the first batch: nothing is left, so that the mended recipe can have the folder."""
+    from humanline.train.online import commands
+    from humanline.train.online.samplers.generate import GenerateSampler
+
+    words: tuple[str, ...] = ("evaluate", recipe, "--out", "a", "--quiet")
+    if given:
+        answer = {"text": "a", "ids": [], "finish": "end", "logprobs": None}
+        row = {"id": "0", "policy": "p", "prompt": [{"role": "user", "content": "q"}], "extra": {"answer": "a"}}
+        Path("given.jsonl").write_text(json.dumps(row | {"completions": [answer]}) + "\n")
+        words += ("--samples", "given.jsonl")
+    seen = []
+
+    def full(*given, **how):
+        seen.extend(path.name for path in Path("a").rglob("plan.json"))
+        raise MemoryError("no memory is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((commands, "score_share") if given else (GenerateSampler, "_generate")), full)
+        assert run(*words) == 2 and "no memory is left" in capsys.readouterr().err
+    assert len(seen) == 2 and not os.path.exists("a")  # the evaluation's, and its stage's
+
+
 def test_a_model_of_the_hub_is_the_same_before_and_after_it_was_fetched(tmp_path, monkeypatch):
     """Told by its settings, which are asked for first: other files come into the cache one by one."""
     import huggingface_hub

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # which imports what takes seconds
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
+_PLAN = "plan.json"
 
 
 class ToolError(ValueError):
@@ -362,14 +363,14 @@ class _Work:
         """Return the folder to work in; raise ToolError if there is work with another plan in it."""
         from humanline.train.run.fingerprint import as_planned, same_settings
 
-        file, plan = self.folder / "plan.json", same_settings(plan)
-        begun = any(not path.name.startswith(".") and not is_lock(path.name) for path in self.folder.iterdir())
+        file, plan = self.folder / _PLAN, same_settings(plan)
+        begun = not _is_unbegun(self.folder)
         if begun and (table := _unlike(file, plan)):
             raise ToolError(
                 f"{self.folder} holds work begun with another model, other data or other settings; remove it, or "
                 f"choose another --out\n{table}"
             )
-        if not file.is_file():
+        if not begun or not file.is_file():
             facts = as_planned(plan)
             write_text(file, json.dumps({"digest": facts["digest"], **facts["settings"]}, indent=1) + "\n")
         if self._stop is not None:
@@ -399,7 +400,10 @@ class _Work:
 
 @contextlib.contextmanager
 def _claimed(out: str, target: Path, stop: StopSignal | None, say: Say) -> Iterator[_Work]:
-    """Lock the folder for work under way, before any is done; remove it once the output is there, or if it is empty."""
+    """Lock the folder for work under way, before any is done; remove it once the output is there, or if none was done.
+
+    Work that was stopped is said to be kept, and is, though it be a plan alone.
+    """
     folder = _under_way(target)
     lock = FolderLock(folder)
     try:
@@ -412,21 +416,32 @@ def _claimed(out: str, target: Path, stop: StopSignal | None, say: Say) -> Itera
                 continue
     except LockHeldError as error:
         raise ToolError(f"--out {out!r} is {error}") from None
-    work = _Work(target, folder, lock, stop)
+    work, stopped = _Work(target, folder, lock, stop), False
     try:
         _free_file(out)  # still, now that nobody else is at it
         yield work
     except SamplingStopped:
+        stopped = True
         work.refuse_lost()
         name = stop.requested if stop is not None and stop.requested is not None else "a signal"
         kept = f"what is done is kept in {folder}, and the same command goes on with it"
         raise StopRequested(name, f"stopped by {name}; {kept}") from None
     finally:
         with contextlib.suppress(OSError):
-            nothing = all(is_lock(path.name) or path.name.startswith(".") for path in folder.iterdir())
-            if lock.lost() is None and (nothing or work.published):
+            if lock.lost() is None and (work.published or (_is_unbegun(folder) and not stopped)):
                 remove_folder(folder)
         lock.release()
+
+
+def _is_unbegun(folder: Path) -> bool:
+    """Return whether no work was done in a folder: it holds a plan and empty files at most."""
+    return all(
+        path.name.startswith(".")
+        or is_lock(path.name)
+        or path.name == _PLAN
+        or not (path.is_dir() or path.stat().st_size)
+        for path in folder.iterdir()
+    )
 
 
 def _unlike(file: Path, plan: dict[str, Any]) -> str:

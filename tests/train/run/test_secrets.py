@@ -278,6 +278,7 @@ def test_work_of_a_stage_holds_no_secret_and_goes_on_with_another(tmp_path):
         with _claimed(str(target), target, None, print) as work:
             folder = work.begin(plan(command))
             if fault is not None:
+                write_text(folder / "samples.journal.jsonl", "{}\n")  # with a plan alone there is no work to go on with
                 raise fault
             write_text(work.finished, "{}\n")
             work.publish()
