@@ -61,6 +61,19 @@ def test_several_samples_of_one_run_are_sign_flips():
     assert found.estimate.degrees == 4
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_what_scores_differ_by_through_rounding_alone_is_no_difference(seeds):
+    """A weighted sum of .1 and .2 is that of .3 and 0; a hair more than rounding counts, if there is that alone."""
+    for value, shown in ((0.1 + 0.2, "no difference shown"), (0.3 + 1e-12, "better")):
+        files = [
+            evaluation(name, [one] * 8 + [0.5, 0.2, 0.9], seed=seed)
+            for name, one in (("a", 0.3), ("b", value))
+            for seed in range(seeds)
+        ]
+        (found,) = compare(files).contrasts
+        assert found.verdict(0.05) == shown and (found.estimate.mean > 0) == (shown == "better")
+
+
 def test_seeds_are_joined_and_crossed_with_items():
     rng = np.random.default_rng(0)
     values = {(n, s): rng.normal(size=30) for n in "ab" for s in range(4)}
