@@ -75,7 +75,8 @@ class EvaluationConfig(Section):
     batch_size: PositiveInt = 32
     """Units a forward pass."""
     limit: PositiveInt | None = None
-    """How many rows of the held-out set are used, the first that fit; the others are checked, and not tokenised."""
+    """How many rows of the held-out set a run uses, the first that fit; the others are checked, and not tokenised.
+    `humanline evaluate` asks all of them."""
     samples: PositiveInt = 1
     """Answers to a held-out prompt, in rounds and by `humanline evaluate`."""
     sampling: SamplingConfig | None = None
