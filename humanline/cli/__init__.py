@@ -31,6 +31,22 @@ from humanline.system.terminal import redact
 
 __all__ = ["main"]
 
+_PASSES = "A smaller training.micro_batch_size makes each pass smaller."
+_REWARDS = "a smaller batch_size of a reward model scores fewer of them"
+#: What takes less memory, by command; of the others nothing is known.
+_SMALLER = dict.fromkeys(("train", "validate", "estimate"), _PASSES) | {
+    "sample": "A smaller source.sampling.engine.batch_size draws fewer answers at a time.",
+    "score": f"Of completions, {_REWARDS} at a time (source.scoring.rewards).",
+    "evaluate": (
+        f"A smaller evaluation.sampling.engine.batch_size draws fewer answers at a time, and {_REWARDS} "
+        "(evaluation.scoring.rewards); under --reference it is evaluation.batch_size."
+    ),
+    "inspect-data": (
+        "A smaller evaluation.batch_size, or training.micro_batch_tokens, makes each pass smaller, a lower batch_size "
+        "of sampling.engine draws fewer answers at a time, and training.micro_batch_size is that of --probe."
+    ),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
@@ -141,7 +157,7 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
     what = f"a fault inside humanline or a library, not in your input: {reason[:400]}"
     if is_out_of_memory(error):
-        what = f"out of memory: {reason[:400]}\nA smaller training.micro_batch_size makes each pass smaller."
+        what = "\n".join([f"out of memory: {reason[:400]}", *filter(None, [_SMALLER.get(options.command)])])
     if isinstance(error, MemoryRanOutError):
         what = redact(str(error))
     now = datetime.now().astimezone().isoformat(timespec="seconds")

@@ -244,7 +244,10 @@ def test_what_fails_before_the_first_answer_or_score_stands_in_no_way(recipe, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(*((commands, "score_share") if given else (GenerateSampler, "_generate")), full)
-        assert run(*words) == 2 and "no memory is left" in capsys.readouterr().err
+        assert run(*words) == 2
+    said = capsys.readouterr().err
+    assert "no memory is left" in said and "micro_batch_size" not in said  # which an evaluation does not read
+    assert "evaluation.sampling.engine.batch_size draws fewer answers at a time, and a smaller batch_size of a" in said
     assert len(seen) == 2 and not os.path.exists("a")  # the evaluation's, and its stage's
 
 
