@@ -26,6 +26,7 @@ from humanline.stats import (
     needed_crossed,
     needed_pairs,
     non_inferiority,
+    rounding_of,
     sign_flip_test,
 )
 
@@ -304,8 +305,7 @@ def _contrast(
 def _differences(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ours less theirs; what may be rounding alone is 0, or a test would find it."""
     table = ours - theirs
-    # As `rounding_of` of humanline.train.online.types, which is not imported here: it takes seconds, for torch.
-    table[np.abs(table) <= 8 * np.finfo(np.float64).eps * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
+    table[np.abs(table) <= rounding_of(ours, theirs)] = 0.0
     return table
 
 

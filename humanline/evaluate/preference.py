@@ -15,9 +15,9 @@ from typing import Any
 
 from humanline.evaluate.records import EvaluationError, Item, repeated_prompts, without_value
 from humanline.evaluate.summary import of_repeated, share_fact
-from humanline.stats import mcnemar
+from humanline.stats import mcnemar, rounding_of
 from humanline.train.online.rewards.verdict import Verdict
-from humanline.train.online.types import Score, rounding_of
+from humanline.train.online.types import Score
 
 _LEVEL = 0.05  # of the test of position bias
 

@@ -8,6 +8,7 @@ from humanline.stats.margins import Equivalence, NonInferiority, equivalence, no
 from humanline.stats.power import detectable_difference, needed_crossed, needed_pairs
 from humanline.stats.proportions import Proportion, clustered_share, mcnemar, wilson_interval
 from humanline.stats.ratios import ratio_difference, ratio_estimate, slice_sums
+from humanline.stats.rounding import rounding_of
 from humanline.stats.samples import majority_at_k, pass_at_k, usual_ks
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "pass_at_k",
     "ratio_difference",
     "ratio_estimate",
+    "rounding_of",
     "sign_flip_test",
     "slice_sums",
     "usual_ks",

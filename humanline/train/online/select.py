@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from humanline.stats import rounding_of
 from humanline.train.config.rounds import RoundsSource, ScoringConfig
 from humanline.train.data.batch import Unit
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.online.rewards.scorer import reward_names, reward_place
 from humanline.train.online.rewards.verdict import shown
-from humanline.train.online.types import Completion, OwnTokens, Rollout, Score, rounding_of
+from humanline.train.online.types import Completion, OwnTokens, Rollout, Score
 from humanline.train.run.processes import RoundError
 
 _KINDS_SHOWN = 4  # of reasons why completions have no score

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, get_args
@@ -172,14 +171,6 @@ class Score:
     status: str = "ok"
     parts: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
-
-
-def rounding_of(one: float, other: float) -> float:
-    """Return how far apart two scores may be by rounding alone, which as sums of floats they are: .1 + .2 is not .3.
-
-    What counts as rounding is what `group_advantages` takes for it, 8 machine epsilons of the larger magnitude.
-    """
-    return 8 * sys.float_info.epsilon * max(abs(one), abs(other))
 
 
 class SamplerError(ValueError):
