@@ -173,7 +173,7 @@ def compare(evaluations: Sequence[Evaluation], declared: Declared | None = None)
         f"{one.name}: all differences are {one.estimate.mean:g}, which tells nothing of how much they vary; p, "
         "interval and the numbers above take them for all that there are"
         for one in corrected
-        if one.estimate.error == 0
+        if one.estimate.error <= rounding_of(one.mean, one.baseline_mean)
     ]
     return Comparison(declared, baseline, unit, why, tuple(corrected), tuple(remarks))
 

@@ -485,3 +485,12 @@ def test_infinite_errors_are_no_result():
     (found,) = comparison.contrasts
     assert any("all differences are 0, which tells nothing of how much they vary" in one for one in comparison.remarks)
     assert found.p == 1.0 and found.interval.half_width == 0.0 and math.isfinite(found.detectable)
+
+
+def test_differences_that_are_alike_but_for_rounding_are_told():
+    """Of tenths: .4 less .3 is not .2 less .1."""
+    values = [n / 10 for n in range(1, 9)]
+    comparison = compare([evaluation("a", values), evaluation("b", [value + 0.1 for value in values])])
+    (found,) = comparison.contrasts
+    assert 0 < found.estimate.error < 1e-15
+    assert any("all differences are 0.1, which tells nothing of how much" in one for one in comparison.remarks)
