@@ -207,10 +207,12 @@ def _data(sets: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _held_out(facts: Mapping[str, Any]) -> list[str]:
-    """Return the numbers of the first, the best and the last look."""
-    looks = facts["looks"]
+    """Return the numbers of the first, the best and the last look, and whether the run was seen to break."""
+    looks, broke = facts["looks"], facts["broke"]
+    # A paragraph of its own: behind words the first ticks would open no block, and the last ones would.
+    broken = [] if broke is None else ["The run was seen to break:", _fenced(json.dumps(broke))]
     if not looks:
-        return ["The run had no held-out data."]
+        return ["The run had no held-out data.", *broken]
     columns, last = look_columns(looks, "this model"), looks["last"]
     rows: list[Sequence[object]] = [("", *(f"{name}, {look['updates']} updates" for name, look in columns))]
     for name in shown_metrics(last["metrics"]):
@@ -229,6 +231,4 @@ def _held_out(facts: Mapping[str, Any]) -> list[str]:
             f"The best of {facts['count']} looks by {escaped(judge)} was chosen on the same held-out data, which "
             "flatters it; the weights here are those of the last look."
         )
-    if facts["broke"] is not None:
-        said.append(f"The run was seen to break: {_fenced(json.dumps(facts['broke']))}")
-    return said
+    return said + broken

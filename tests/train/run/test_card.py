@@ -72,6 +72,19 @@ def test_intervals_are_of_the_standard_errors_that_the_run_has_measured():
     assert "| preference accuracy | 0.5 | 0.5 (0.304 to 0.696) |" in card(facts)
 
 
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_run_that_broke_says_so_and_the_card_goes_on(looked):
+    """By what it broke stands in a block of its own, with held-out numbers or without, and the rest is as ever."""
+    broke = {"what": "loss", "of": "step", "value": 9.5, "limit": 5.7, "before": 0.7}
+    rows = [{"updates": n, "held_out": {"loss": 0.5}} for n in (0, 4) if looked] + [{"updates": 3, "broke": broke}]
+    text = card(facts_of({"seed": 1}, {}, {}, rows))
+    tokens = MarkdownIt("commonmark").enable("table").parse(text.split("---\n", 2)[2])
+    blocks = [token.content for token in tokens if token.type == "fence"]
+    assert len(blocks) == 3 and json.loads(blocks[1]) == broke and blocks[2] == "seed: 1\n"
+    assert [token.type for token in tokens].count("heading_open") == 7
+    assert ("The run had no held-out data." in text) != looked
+
+
 def test_a_card_may_be_edited_and_the_model_is_whole(finished):
     """What people make of the card damages no model; the facts beside it are sealed as weights are."""
     before = (finished.model / "README.md").read_text(encoding="utf-8")
