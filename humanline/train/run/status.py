@@ -104,8 +104,7 @@ def read_status(folder: str | Path) -> Status:
         If the folder holds no run, or its metrics are there and cannot be read.
     """
     folder = Path(folder)
-    if not any((folder / name).is_file() for name in ("config.json", "metrics.jsonl", RUN_LOG)):
-        raise StatusError(f"{folder} holds no run: there is no config.json, metrics.jsonl or {RUN_LOG} in it")
+    _refuse_other(folder)
     metrics = folder / "metrics.jsonl"
     found = lenient_rows(metrics)
     if found.unread:
@@ -127,6 +126,18 @@ def read_status(folder: str | Path) -> Status:
         holder=last_holder(folder),
         ended="" if state == "going on" else how_it_ended(folder),
     )
+
+
+def _refuse_other(folder: Path) -> None:
+    """Raise StatusError if a folder holds no run: a model and a checkpoint have files of the same names."""
+    if not any((folder / name).is_file() for name in ("config.json", "metrics.jsonl", RUN_LOG)):
+        raise StatusError(f"{folder} holds no run: there is no config.json, metrics.jsonl or {RUN_LOG} in it")
+    is_model = bool({"model_type", "architectures"} & _tree(folder / "config.json").keys())
+    if (is_model or (folder / MANIFEST).is_file()) and not (folder / RUN_LOG).is_file():
+        whole, what = folder.resolve(), "a model" if is_model else "a checkpoint of a run"
+        above = whole.parent if whole.name == "final" else whole.parent.parent
+        is_inside = (above / "metrics.jsonl").is_file()
+        raise StatusError(f"{folder} holds {what}, not a run" + (f": name {str(above)!r}" if is_inside else ""))
 
 
 def state_of(folder: Path) -> State:

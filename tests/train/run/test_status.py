@@ -225,6 +225,23 @@ def test_status_of_damaged_and_old_folders(tmp_path):
     assert main(["status", str(tmp_path / "nowhere")]) == 2
 
 
+def test_models_and_checkpoints_are_no_runs(tmp_path):
+    """They have files of the same names; of one in a run's folder the run is named, and no killed run is made up."""
+    run = written(tmp_path / "run", STEPS, config={"training": {"steps": 80}})
+    for name in ("final", "checkpoints/step-00000002"):
+        (run / name).mkdir(parents=True)
+    (run / "final" / "config.json").write_text('{"model_type": "llama"}')
+    written(run / "checkpoints" / "step-00000002", STEPS[:2], manifest={})
+    for name, what in (("final", "a model"), ("checkpoints/step-00000002", "a checkpoint of a run")):
+        with pytest.raises(StatusError, match=f"holds {what}, not a run: name '{run}'"):
+            read_status(run / name)
+    (run / "metrics.jsonl").rename(tmp_path / "metrics.jsonl")
+    with pytest.raises(StatusError, match="holds a model, not a run$"):
+        read_status(run / "final")
+    assert main(["status", str(run / "final")]) == 2
+    assert lines_of(run)["step"].startswith("0 of 80")
+
+
 def test_an_error_of_0_is_not_told(tmp_path):
     """Where all held-out pairs agree, or at the start, which is a tie by definition, nobody knows the error."""
     looks = [
