@@ -51,6 +51,8 @@ class Status:
         Which process holds the folder, or held it last.
     ended : str
         What its last process ended by; empty while that goes on, or where nothing tells.
+    at_most : bool
+        Whether there may be fewer steps: in passes over prompts, of which rounds may leave less than they could.
     """
 
     state: State
@@ -64,11 +66,13 @@ class Status:
     broke: Mapping[str, Any] | None
     holder: str | None
     ended: str
+    at_most: bool = False
 
     def lines(self) -> list[str]:
         """Return the status in words, a line a fact."""
-        total = "of an unknown number" if self.steps is None else f"of {self.steps}"
-        share = f" ({self.updates / self.steps:.1%})" if self.steps else ""
+        most = "at most " if self.at_most else ""
+        total = "of an unknown number" if self.steps is None else f"of {most}{self.steps}"
+        share = f" ({self.updates / self.steps:.1%})" if self.steps and not self.at_most else ""
         silent = "" if self.silent is None else f"; last row written {_duration(self.silent)} ago"
         found = {"state": self.state, "step": f"{self.updates} {total}{share}{silent}"}
         if self.state != "finished":
@@ -86,7 +90,7 @@ class Status:
     def _left(self) -> str:
         if self.steps is None or self.seconds is None:
             return "not known yet"
-        words = f"about {_duration((self.steps - self.updates) * self.seconds)}, at {self.seconds:.3g} s a step"
+        words = f"{'at most ' if self.at_most else ''}about {_duration((self.steps - self.updates) * self.seconds)}, at {self.seconds:.3g} s a step"
         return words if self.state == "going on" else f"{words}, once it is resumed"
 
     def _lock(self) -> str:
@@ -125,6 +129,7 @@ def read_status(folder: str | Path) -> Status:
         broke=next((row["broke"] for row in rows if isinstance(row.get("broke"), Mapping)), None),
         holder=last_holder(folder),
         ended="" if state == "going on" else how_it_ended(folder),
+        at_most=_is_at_most(folder),
     )
 
 
@@ -153,6 +158,14 @@ def _total(folder: Path) -> int | None:
     of_recipe = training.get("steps") if isinstance(training, Mapping) else None
     own = _tree(folder / "data.json"), {"steps": of_recipe}
     return next((steps for tree in own if (steps := count(tree, "steps"))), None)
+
+
+def _is_at_most(folder: Path) -> bool:
+    """Return whether the number of steps is what rounds can give, which is known when they have been made."""
+    tree = _tree(folder / "config.json")
+    training, source = tree.get("training"), tree.get("source", tree.get("rounds"))  # `rounds` of earlier versions
+    in_rounds = isinstance(source, Mapping) and source.get("kind", "rounds") == "rounds"
+    return in_rounds and isinstance(training, Mapping) and training.get("steps") is None
 
 
 def _tree(file: Path) -> dict[str, Any]:

@@ -212,6 +212,18 @@ def test_status_counts_the_time_of_rounds(tmp_path):
     assert read_status(folder).seconds == pytest.approx(2 + 10)
 
 
+@pytest.mark.parametrize("source", [{"source": {"kind": "rounds"}}, {"rounds": {"samples": 4}}])
+def test_steps_that_rounds_may_not_give_are_called_the_most(tmp_path, source):
+    """A finished run is not told to be at a share of them, nor one that goes on to take all of their time."""
+    passes = {"training": {"epochs": 1, "steps": None}}
+    folder = written(tmp_path / "run", STEPS, config=passes | source, data={"steps": 100})
+    assert lines_of(folder)["step"].startswith("40 of at most 100; last row")
+    assert lines_of(folder)["time left"].startswith("at most about 2 min, at 2 s a step")
+    for steps, changed in ((100, source), (None, {"source": {"kind": "fixed"}})):
+        written(folder, STEPS, config={"training": {"steps": steps}} | changed)
+        assert lines_of(folder)["step"].startswith("40 of 100 (40.0%); last row")
+
+
 def test_status_of_damaged_and_old_folders(tmp_path):
     """What is missing is said to be unknown; a folder without a run is refused."""
     folder = written(tmp_path / "run", [{"step": 0, "loss": 1.0}])
