@@ -6,6 +6,7 @@ the files beside it. It needs no network and no script.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from humanline import __version__
 from humanline.plots.learning_curves import LOOKS
-from humanline.report.answers import AnswerSet, Block
+from humanline.report.answers import AnswerSet, Block, cut
 from humanline.report.runs import RunReport
 from humanline.report.studies import Study
 from humanline.system.terminal import redacted, visible
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "humanline report", 1
 #: Distances from the start, that of the policy's own answers first: two numbers, none of which stands for the other.
 _DISTANCES = {"kl_to_start": "policy || start", "kl_from_start": "start || policy"}
+
+#: What a held-out score depends on beside model and prompts: by what it is given, and how its answers are drawn.
+_REWARDS, _ASKED = "source.scoring.rewards", ("temperature", "top_p", "max_tokens", "stop", "system_prompt")
+_LONGEST_VALUE = 160  # characters of a setting in a note
 
 
 def run_trees(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
@@ -133,6 +138,29 @@ def unlike_data(runs: Sequence[RunReport]) -> list[str]:
             notes.append(
                 f"Not all of these runs were measured on the same data ({SETS[name]}), and numbers of those that were "
                 f"not cannot be held against each other: {listed}."
+            )
+    return notes
+
+
+def unlike_scores(runs: Sequence[RunReport]) -> list[str]:
+    """Return where scores of runs were given or asked for in other ways, so that their numbers are not of one thing."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        settings = run.facts["settings"]
+        if _REWARDS in settings and any("score" in look["metrics"] for look in run.looks):
+            own = any(name.startswith("evaluation.sampling.") for name in settings)
+            asked = "evaluation.sampling" if own else "source.sampling"
+            ways = {_REWARDS: settings[_REWARDS]} | {name: settings.get(f"{asked}.{name}") for name in _ASKED}
+            for name, value in ways.items():
+                # Of no stop texts earlier versions say nothing, or an empty list.
+                found.setdefault(name, {}).setdefault(json.dumps(value or None, sort_keys=True), []).append(run.name)
+    notes = []
+    for name, values in found.items():
+        if len(values) > 1:
+            what = "rewards" if name == _REWARDS else f"held-out answers ({name})"
+            listed = "; ".join(f"{cut(value, _LONGEST_VALUE)} {', '.join(names)}" for value, names in values.items())
+            notes.append(
+                f"The scores of these runs are of other {what}, and cannot be held against each other: {listed}."
             )
     return notes
 

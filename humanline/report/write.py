@@ -23,6 +23,7 @@ from humanline.report.page import (
     run_trees,
     study_tree,
     unlike_data,
+    unlike_scores,
     whole_tree,
 )
 from humanline.report.runs import RunReport, read_run
@@ -84,7 +85,7 @@ def write_report(paths: Sequence[str], out: str = "report.html", *, prompts: int
     tree = whole_tree(
         notes=notes_of(overlooked(paths)),
         runs=run_trees(runs),
-        run_notes=unlike_data(runs),
+        run_notes=[*unlike_data(runs), *unlike_scores(runs)],
         groups=groups,
         evaluations=[evaluation_tree(one) for one in given],
         evaluation_notes=notes_of(unlike(given)),

@@ -675,6 +675,32 @@ def test_runs_that_were_measured_on_other_data_are_told_apart(tmp_path):
     assert report(tmp_path, runs[0], *runs[2:])[1]["run_notes"] == []
 
 
+def test_runs_whose_scores_are_of_other_rewards_or_answers_are_told_apart(tmp_path):
+    """Rewards, and how held-out answers are drawn, by a section of its own or as in rounds, are held together."""
+
+    def scored(name, pattern="a+", evaluation=None, rows=None, **sampling):
+        source = {
+            "kind": "rounds",
+            "contexts_per_round": 8,
+            "sampling": {"max_tokens": 9} | sampling,
+            "scoring": {"rewards": [{"kind": "format", "pattern": pattern}]},
+        }
+        tree = {"source": source, "evaluation": evaluation or {}, "data": {"train": "a.jsonl", "eval": "b.jsonl"}}
+        tree |= {"reference": {"schedule": {"kind": "each_round"}}}
+        own = [look(0, 0.5, score=1.0), look(3, 0.5, score=2.0)] if rows is None else rows
+        return make_run(tmp_path / name, settings("grpo", **tree), own)
+
+    alike = [scored("a"), scored("b", temperature=0.5, evaluation={"sampling": {"max_tokens": 9}})]
+    alike += [make_run(tmp_path / "fixed"), scored("none", pattern="c", rows=ROWS)]
+    assert report(tmp_path, *alike)[1]["run_notes"] == []
+    page, facts = report(tmp_path, *alike, scored("c", pattern="b+"), scored("d", temperature=0.5))
+    rewards, drawn = facts["run_notes"]
+    assert rewards.startswith("The scores of these runs are of other rewards") and '"a+"' in rewards
+    assert re.search(r"] a, b, d; \[\{.*] c\.$", rewards)
+    assert drawn.endswith("held-out answers (temperature), and cannot be held against each other: 1.0 a, b, c; 0.5 d.")
+    assert rewards in page.text and drawn in page.text
+
+
 def test_rounds_show_what_the_policy_answered_first_and_last(tmp_path):
     """Of a run in rounds the answers of its first and last round are shown, with scores; a damaged file is named."""
     run = make_run(tmp_path / "run")

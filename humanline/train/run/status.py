@@ -90,7 +90,9 @@ class Status:
     def _left(self) -> str:
         if self.steps is None or self.seconds is None:
             return "not known yet"
-        words = f"{'at most ' if self.at_most else ''}about {_duration((self.steps - self.updates) * self.seconds)}, at {self.seconds:.3g} s a step"
+        most = "at most " if self.at_most else ""
+        left = _duration((self.steps - self.updates) * self.seconds)
+        words = f"{most}about {left}, at {self.seconds:.3g} s a step"
         return words if self.state == "going on" else f"{words}, once it is resumed"
 
     def _lock(self) -> str:

@@ -248,7 +248,7 @@ def test_models_and_checkpoints_are_no_runs(tmp_path):
         with pytest.raises(StatusError, match=f"holds {what}, not a run: name '{run}'"):
             read_status(run / name)
     (run / "metrics.jsonl").rename(tmp_path / "metrics.jsonl")
-    with pytest.raises(StatusError, match="holds a model, not a run$"):
+    with pytest.raises(StatusError, match=r"holds a model, not a run$"):
         read_status(run / "final")
     assert main(["status", str(run / "final")]) == 2
     assert lines_of(run)["step"].startswith("0 of 80")
