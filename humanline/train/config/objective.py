@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from humanline.theory import BetaRejection, BetaShape, ClipRange
 from humanline.train.config.base import IN_FLOAT32, NonNegative, OwnPart, Positive, Section
@@ -248,6 +248,15 @@ class KtoObjective(LabelledObjective):
     reference_point = "kto_reference_point"
     mismatched = True
 
+    @model_validator(mode="after")
+    def _some_weight(self) -> KtoObjective:
+        if self.desirable_weight == self.undesirable_weight == 0:
+            raise ValueError(
+                "desirable_weight and undesirable_weight are both 0, so that every loss is 0 and nothing is learned; "
+                "leave one of them out"
+            )
+        return self
+
 
 class BcoObjective(LabelledObjective):
     """BCO (arXiv 2404.04656): answers are told apart by a sigmoid around the mean reward of the step's answers.
@@ -402,6 +411,15 @@ class ClipTransform(Section):
     """Lowest token log-ratio, nats."""
     log_eps_high: NonNegative = 1.5
     """Highest token log-ratio, nats."""
+
+    @model_validator(mode="after")
+    def _some_width(self) -> ClipTransform:
+        if self.log_eps_low == self.log_eps_high == 0:
+            raise ValueError(
+                "log_eps_low and log_eps_high are both 0, so that every log-ratio becomes 0 and nothing is learned; "
+                "widen the range, or take kind: none, which leaves log-ratios as they are"
+            )
+        return self
 
     def build(self) -> ClipRange:
         """Return the theory's object."""

@@ -29,7 +29,8 @@ class ReferenceConfig(Section):
     baseline: Literal["reference", "initial"] = "reference"
     """The anchor of GRPO's KL penalty."""
     round_start: Literal["sync", "keep"] = "sync"
-    """What a round of sampling begins with: the reference made equal to the policy, or as it was."""
+    """What a round of sampling begins with: the reference made equal to the policy, or as it was, which a schedule of
+    each_round, made equal at every round, does not take."""
 
 
 Limit = Positive | None
@@ -376,6 +377,14 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _rounds_fit(self) -> TrainConfig:
         schedule, rounds = self.reference.schedule, self.rounds
+        if self.reference.round_start == "keep" and (rounds is None or schedule.kind == "each_round"):
+            why = "rounds of sampling alone, and source.kind is fixed: leave it out"
+            if rounds is not None:
+                why = (
+                    "schedules under which a reference can outlive its round; that of {kind: each_round} is the policy "
+                    "at the start of each: leave it out, or take another schedule"
+                )
+            raise ValueError(f"reference.round_start: keep is for {why}")
         if rounds is None:
             if schedule.kind == "each_round" and schedule.round_steps is None:
                 raise ValueError("reference.schedule.round_steps is needed where the source is fixed")

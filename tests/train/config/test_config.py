@@ -100,6 +100,22 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "old,new",
+    [
+        ("kind: dpo, beta: 0.1", "kind: kto, desirable_weight: 0"),
+        ("kind: dpo, beta: 0.1", "kind: kto, undesirable_weight: 0"),
+        ("kind: clip", "kind: clip\n  log_eps_low: 0"),
+        ("kind: clip", "kind: clip\n  log_eps_high: 0"),
+        ("schedule:", "round_start: sync\n  schedule:"),
+    ],
+)
+def test_a_0_that_leaves_something_to_learn_is_taken(tmp_path, old, new):
+    """One weight or one end may be 0, and the default may be written down where it changes nothing."""
+    assert old in GOOD
+    load(tmp_path, GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize(
     "old,new,message",
     [
         ("  lr: 5e-6", "  lrr: 5e-6", r"recipe.yaml:12:3: optimizer.lrr: unknown key; did you mean lr\?"),
@@ -146,6 +162,17 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         ),
         ("kind: clip", "kind: clip\n  log_eps_low: -.inf", r"transform.log_eps_low: input should be a finite number"),
         ("train: pairs.jsonl", "train: x, shape: unpaired", r"data.shape for dpo must be preference; got unpaired"),
+        (
+            "kind: dpo, beta: 0.1",
+            "kind: kto, desirable_weight: 0, undesirable_weight: 0.0",
+            r"recipe.yaml:3:1: objective: desirable_weight and undesirable_weight are both 0",
+        ),
+        (
+            "kind: clip",
+            "kind: clip\n  log_eps_low: -0.0\n  log_eps_high: 0",
+            r"recipe.yaml:4:1: transform: log_eps_low and log_eps_high are both 0",
+        ),
+        ("schedule:", "round_start: keep\n  schedule:", r"round_start: keep is for rounds of sampling alone"),
     ],
 )
 def test_mistakes_are_named_with_place_and_remedy(tmp_path, old, new, message):

@@ -66,6 +66,10 @@ WRONG = {
     ),
     "never, ahead": ({"reference": {"schedule": {"kind": "never"}}}, "set reference.storage: model"),
     "kept, ahead": ({"reference": BEFORE | {"round_start": "keep"}}, "set reference.storage: model"),
+    "kept, under a schedule that begins anew": (
+        {"reference": {"schedule": {"kind": "each_round"}, "round_start": "keep", "storage": "model"}},
+        "is the policy at the start of each: leave it out",
+    ),
     "an initial baseline, ahead": (
         {"reference": {"schedule": {"kind": "each_round"}, "baseline": "initial"}},
         "reference.storage: model, or train an adapter",
