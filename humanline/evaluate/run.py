@@ -272,12 +272,13 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
     }
     if samples is not None:
         return flat(plan | {"samples": digest(samples)})
+    base = base_of(config.model)
     return flat(
         plan
         | {
             "model": config.model,
             "model files": files_at_hand(config.model),
-            **({} if (base := base_of(config.model)) is None else {"base": base, "base files": files_of(base)}),
+            **({} if base is None else {"base": base, "base files": files_of(base)}),
             "prompts": prompts_of(config.data.train),
             "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),
             "engine": config.rounds.sampling.engine.kind,
@@ -285,6 +286,8 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
             "seed": config.seed,
             "data": reading_of(config),
             "precision": config.training.precision,
+            # Of other types the model computes the same numbers, in that precision; an adapter is asked whole.
+            **({"kept in": "nf4"} if config.kept_in == "nf4" and base is None else {}),
         }
     )
 

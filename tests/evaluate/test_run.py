@@ -162,7 +162,7 @@ def test_a_folder_of_another_evaluation_is_left_alone(recipe, capsys):
     assert run("evaluate", recipe, "--out", "a", "--quiet") == 0
     before = Path("a/evaluation.json").read_bytes()
     others = ["evaluation.samples=3", "evaluation.sampling.temperature=0.5", "seed=5", "data.template=plain"]
-    for other in [*others, "data.max_length=63", "data.ignore=[else]"]:
+    for other in [*others, "data.max_length=63", "data.ignore=[else]", "adapter={base: nf4}"]:
         assert run("evaluate", recipe, other, "--out", "a", "--quiet") == 2
         assert "another model, other prompts or other settings" in capsys.readouterr().err
     assert Path("a/evaluation.json").read_bytes() == before
