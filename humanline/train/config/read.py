@@ -85,6 +85,11 @@ def read_section(kind: type[S], path: str | Path, overrides: Sequence[str] = ())
         if not equals or not all(keys):
             problems.append(f"command line: {hidden(override, sent=True)!r} must look like section.key=value")
             continue
+        if not text.strip():
+            problems.append(
+                f"command line: {'.'.join(keys)}= is empty, as a variable that is not set is; give a value, or null"
+            )
+            continue
         try:
             _refuse_deep(text)
             value = YAML(typ="safe").load(text)

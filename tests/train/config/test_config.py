@@ -226,6 +226,15 @@ def test_a_value_that_fits_no_type_gives_one_line(tmp_path):
     assert "or input should be 'batch_max'" in lines[1]
 
 
+def test_an_empty_override_is_a_variable_that_is_not_set(tmp_path):
+    """It had taken back what the recipe says, wherever nothing is a value; null still does."""
+    text = GOOD.replace("pairs.jsonl", "pairs.jsonl, eval: held-out.jsonl")
+    for empty in ("data.eval=", "data.eval= ", "adapter=", "optimizer.lr="):
+        with pytest.raises(ConfigError, match=rf"command line: {empty.strip()} is empty, as a variable"):
+            load(tmp_path, text, empty)
+    assert load(tmp_path, text).data.eval and load(tmp_path, text, "data.eval=null").data.eval is None
+
+
 def test_a_key_below_a_plain_value_is_blamed_on_the_command_line(tmp_path):
     """An override that makes a section out of a name is reported as the command line's."""
     with pytest.raises(ConfigError, match=r"command line: model: "):
