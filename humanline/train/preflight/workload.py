@@ -150,12 +150,11 @@ class Workload:
         whole = full_block(1, width)
         work = _times(Work.of([whole], 1), training.batch_size * config.rows_a_unit)
         mismatched = config.objective.mismatched
-        looks = config.data.eval is not None and config.rounds is None  # in rounds held-out prompts are answered
         return cls(
             first=block,
             later=block if fit < units else None,
             without_gradient=block,
-            held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if looks else None,
+            held_out=_held_out_at_limits(config),
             passes=-(-units // fit),
             work=work,
             other=work if mismatched else Work(),
@@ -237,6 +236,15 @@ def full_block(rows: int, width: int) -> Block:
     """Return a block in which every row is whole and every label counts; its tokens are on the meta device."""
     ids = torch.empty((rows, width), dtype=torch.long, device="meta")
     return Block(("row",) * rows, ids, torch.ones((rows, width - 1), dtype=torch.bool), (width,) * rows)
+
+
+def _held_out_at_limits(config: TrainConfig) -> Block | None:
+    """Return the largest block of the evaluation of a run whose rows are all as long as they may be, if it has one."""
+    if config.data.eval is None or config.rounds is not None:  # in rounds held-out prompts are answered
+        return None
+    units = min(config.evaluation.batch_size, config.evaluation.limit or config.evaluation.batch_size)
+    pairs = config.data_shape == "preference" and config.objective.unit == "example"  # looked at as pairs, too
+    return full_block(units * (2 if pairs else config.rows_a_unit), config.data.max_length)
 
 
 def _cut(block: Block, share: float) -> Block:

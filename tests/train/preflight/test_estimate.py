@@ -573,6 +573,24 @@ def test_data_that_cannot_be_read_are_taken_at_their_limits(recipe, capsys):
     assert "every row is taken to have 64 tokens (data.max_length)" in out and "nowhere.jsonl" in out
 
 
+@pytest.mark.parametrize("limit", [None, 2])
+@pytest.mark.parametrize("objective,rows", [("dpo", "pairs"), ("kto", "pairs"), ("kto", "unpaired"), ("grpo", "pairs")])
+def test_a_look_at_its_limits_has_the_rows_of_one_at_the_data(toy, tmp_path, objective, rows, limit):
+    """KTO looks at pairs that it takes apart as pairs, too; no look has more than evaluation.limit of them."""
+    shape = {"pairs": "preference", "unpaired": "unpaired"}[rows]
+    given = config(
+        toy,
+        tmp_path / "run",
+        objective,
+        data={"shape": shape, "train": toy[rows], "eval": toy[rows], "max_length": 64},
+        evaluation={"batch_size": 4, "limit": limit},
+        training={"steps": 2, "batch_size": 8},
+    )
+    read, limits = budget.workload_of(given, 1), Workload.at_limits(given, why="of a test")
+    assert read.remark == "" and read.held_out is not None and limits.held_out is not None
+    assert limits.held_out.lengths == (given.data.max_length,) * len(read.held_out.lengths)
+
+
 @pytest.mark.parametrize(
     "words,message",
     [
