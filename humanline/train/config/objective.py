@@ -288,7 +288,7 @@ class GrpoObjective(ObjectiveSection):
     advantage_std: Spread = "population"
     """How scores are scaled within a group."""
     advantage_eps: NonNegative = 0.0
-    """Added to the standard deviation of a group's scores."""
+    """Added to the standard deviation of a group's scores, where they are divided by one."""
 
     unit = "group"
     units = "groups"

@@ -261,7 +261,8 @@ class SamplingConfig(Section):
     """Which program samples."""
     mismatch_limit: Positive = 0.1
     """A round warns where sampler and training differ by more nats (root mean square) on the tokens that were drawn;
-    not of a round that source.overlap has sampled with older weights: there the difference is logged as staleness."""
+    not of a round that source.overlap has sampled with older weights: there the difference is logged as staleness.
+    Samplers tell them at temperature 1, so that where training.temperature is another nothing is compared."""
 
 
 class _Reward(Section):
@@ -385,12 +386,12 @@ class ScoringConfig(Section):
     rewards: Annotated[tuple[Reward, ...], Field(strict=False, min_length=1)]
     """Their weighted sum is the score."""
     failed: Literal["error", "drop"] | Finite = "error"
-    """What happens to a completion without a score: error ends the run, drop leaves it out, a number
-    is its score; all are counted."""
+    """What happens to a completion without a score: error ends the run, drop leaves it out, a number is its score in
+    training; all are counted. Means of held-out scores, and of `humanline evaluate`, leave it out whatever is set."""
     failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A round of which a larger share has no score ends the run whatever `failed` says; 1 allows any number."""
     workers: Annotated[int, Field(ge=1, le=4096)] = 2
-    """Worker processes for everything but reward models."""
+    """Worker processes for everything but reward models, of each process of the run."""
     seconds: Positive = 5.0
     """Seconds for each completion and reward; a worker that takes longer is killed."""
     first_seconds: Positive = 300.0

@@ -53,7 +53,7 @@ class CollapseConfig(Section):
     as many, and rounds of fewer than 32 prompts count as one until they have 32."""
     score: Limit = 0.25
     """A score that has fallen from its best by so many standard deviations of answers' scores, by four standard errors
-    of its own, and by half of what it had gained: all three."""
+    of its own, and by half of what it had gained: all three. By so many above the first it is better than at first."""
     length: Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | None = 4.0
     """Answers so many times as long as at first, or as short, while the score is no better than at first; shorter ones
     are no break where at first more than 0.3 were cut at their limit."""
@@ -62,7 +62,8 @@ class CollapseConfig(Section):
     entropy_rise: Limit = 1.0
     """Nats a token by which the entropy of answers is above that at first."""
     entropy_left: Limit = 0.1
-    """Share of its first value below which the entropy of answers is, while the score is no better than at first."""
+    """Share of its first value below which the entropy of a round's answers is, while the score is no better than at
+    first."""
     clipped: Limit = 0.5
     """Share of tokens outside of humanline's clip."""
     log_ratio: Limit = 2.0
@@ -71,7 +72,8 @@ class CollapseConfig(Section):
     loss: Limit = 5.0
     """Training loss, above that of the first step; that of ipo, which is in squares of nats, times beta squared."""
     surprise: Limit = 2.0
-    """Nats a token by which the log-probability of held-out answers (the chosen ones) is below that at first."""
+    """Nats a token by which the log-probability of held-out answers (the chosen ones) is below that at first; of
+    answers with a label, which are good or bad, it is not looked at."""
 
 
 class TrainingConfig(Section):
@@ -161,7 +163,7 @@ class OptimizerConfig(Section):
     adam_eps: Positive = 1e-8
     """Added to the root of the mean squared gradient."""
     weight_decay: NonNegative = 0.0
-    """Decoupled weight decay."""
+    """Decoupled weight decay, of all trained weights alike: of norms and biases, too."""
     warmup_fraction: Fraction = 0.1
     """Share of the steps over which the learning rate rises."""
     max_grad_norm: Positive = 1.0

@@ -204,6 +204,15 @@ def test_validate_looks_at_rounds(toy, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "GRPO, online" in said and "16 prompts, 4 completions each" in said and "at most 4 of 8 groups" in said
     assert "source.score_margin is for best_worst" in said and "evaluation.batch_size is for fixed data" in said
+    idle = ("advantage_eps does nothing", "data.turns is of rows", "mismatch_limit does nothing")
+    assert not any(one in said for one in idle)
+    set_idly = {
+        "objective": {"kind": "grpo", "advantage_std": "none", "advantage_eps": 0.01},
+        "data": good["data"] | {"turns": "all"},
+        "training": {"batch_size": 8, "temperature": 0.7},
+    }
+    remarks = validate(TrainConfig.model_validate(good | set_idly)).remarks
+    assert all(any(one in remark for remark in remarks) for one in idle)
     assert "of samples, scores and served weights at most" in said and not (tmp_path / "run").exists()
     rewards = [{"kind": "number", "answer": "anser"}, SCORING["rewards"][0]]
     bad = good | {"source": source(rounds, {"rewards": rewards}, max_tokens=8)}
