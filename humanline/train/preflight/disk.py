@@ -14,6 +14,7 @@ from humanline.system.disk import in_words, nearest
 from humanline.system.files import SPARE, OutputError
 from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import SamplingConfig
+from humanline.train.config.run import CheckpointConfig
 
 if TYPE_CHECKING:
     from humanline.train.data.batch import Unit
@@ -128,13 +129,22 @@ def bytes_written(
     logprobs += (1 + config.objective.mismatched) * 4 * count_tokens(held_out)[0]  # of which the prompts' are none
     return Writes(
         output=config.output,
-        keep=config.checkpoint.keep,
+        keep=_most_kept(config.checkpoint, steps),
         checkpoint=(1 + config.second_models) * sizes.weights + sizes.states + logprobs * ranks,
         metrics=_A_STEP * steps,
         model=sizes.weights,
         rounds=_of_rounds(config, steps, sizes.weights, prompts) + _of_distance(config),
         trackers=_A_STEP_TRACKED * steps if "tensorboard" in config.tracking.trackers else 0,
     )
+
+
+def _most_kept(settings: CheckpointConfig, steps: int) -> int:
+    """Return how many checkpoints are there at most: as many as a run of so many steps makes, if that is fewer."""
+    made = steps + 1  # by the clock there may be one after each, and one before the first
+    if settings.minutes is None:
+        made = steps // settings.every if settings.every is not None else 0
+        made += 2  # as it is stopped
+    return min(settings.keep, made)
 
 
 def _of_rounds(config: TrainConfig, steps: int, weights: int, prompts: int) -> int:

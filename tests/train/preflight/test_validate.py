@@ -417,6 +417,23 @@ def test_the_disk_estimate():
     assert writes.total == 3 * (1000 + 10) + 10 + 300 + 7 + 5
 
 
+@pytest.mark.parametrize(
+    "checkpoint,kept",
+    [
+        ({}, 2),
+        ({"keep": 10**6}, 9),
+        ({"keep": 10**6, "every": 3}, 9),
+        ({"keep": 10**6, "every": 3, "minutes": None}, 4),
+        ({"keep": 3, "every": 1, "minutes": None}, 3),
+        ({"keep": 10**6, "minutes": None}, 2),
+    ],
+)
+def test_no_more_checkpoints_are_counted_than_a_run_makes(toy, tmp_path, capsys, checkpoint, kept):
+    """A large `keep`, which means all of them, is no reason against a run of eight steps."""
+    validate.validate(config(toy, tmp_path / "run", checkpoint=checkpoint))
+    assert f" for {kept} checkpoints, a further one" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("schedule", ["never", "before_step"])
 def test_absurd_lengths_are_refused_alike(recipe, capsys, schedule):
     """Steps whose metrics or scores fill any disk are refused by both commands, with the same number of bytes."""
