@@ -416,8 +416,9 @@ class ClipTransform(Section):
     def _some_width(self) -> ClipTransform:
         if self.log_eps_low == self.log_eps_high == 0:
             raise ValueError(
-                "log_eps_low and log_eps_high are both 0, so that every log-ratio becomes 0 and nothing is learned; "
-                "widen the range, or take kind: none, which leaves log-ratios as they are"
+                "log_eps_low and log_eps_high are both 0, so that every log-ratio becomes 0 and, where it is not 0 "
+                "already as in a round's first step, nothing is learned; widen the range, or take kind: none, which "
+                "leaves log-ratios as they are"
             )
         return self
 
