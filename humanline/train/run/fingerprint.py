@@ -353,8 +353,8 @@ _ABSENT = object()
 def _shown(then: Any, now: Any) -> tuple[str, str]:
     """Return two values that differ as texts of some 40 characters which differ too."""
     long = [_text(then), _text(now)]
-    if long[0] == long[1]:  # a text and a number
-        long = [json.dumps(then), json.dumps(now)]
+    if long[0] == long[1]:  # a text and a number, or what is absent
+        long = [json.dumps(one) if isinstance(one, str) else _text(one) for one in (then, now)]
     short = [text if len(text) <= 40 else f"{text[:12]}...{text[-24:]}" for text in long]
     if short[0] == short[1]:  # they differ in between: paths of two seeds, one number of a list
         parted = (place for place, (one, other) in enumerate(zip(*long, strict=False)) if one != other)

@@ -520,13 +520,14 @@ class TestOtherRuns:
     def test_the_table_shows_that_values_differ(self):
         """Long ones that begin and end alike are shown from where they part; a text is told from a number."""
         run, reward = "experiments/2025/dpo-clip-seed{}/checkpoints/night/final", {"call": "a" * 40}
-        then = {"a": run.format(0), "b": [{"weight": 1.0} | reward], "c": "a" * 60, "d": "0.5"}
+        then = {"a": run.format(0), "b": [{"weight": 1.0} | reward], "c": "a" * 60, "d": "0.5", "e": "(absent)"}
         now = {"a": run.format(1), "b": [{"weight": 0.5} | reward], "c": "a" * 61, "d": 0.5}
         assert [re.split("  +", line.strip()) for line in differences(then, now).splitlines()[1:]] == [
             ["a", "...po-clip-seed0/checkpoints/night/fi...", "...po-clip-seed1/checkpoints/night/fi..."],
             ["b", '[{"weight": 1.0, "call": "aaaaaaaa...', '[{"weight": 0.5, "call": "aaaaaaaa...'],
             ["c", f"...{'a' * 12}", f"...{'a' * 13}"],
             ["d", '"0.5"', "0.5"],
+            ["e", '"(absent)"', "(absent)"],
         ]
 
 
