@@ -303,7 +303,7 @@ def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool)
     """Read all but the weights, and refuse what cannot be trained, or not here."""
     check_together(config, processes)
     model = processes.alike(lambda: checked_model(config, processes.device))
-    for remark in remarks_on(config, model.outline, model.renderer, processes.device):
+    for remark in remarks_on(config, model.outline, model.renderer, processes.device, processes.ranks):
         RunProgress(0, show).say(f"remark: {remark}")
     data = _data(config, model.renderer, processes, show)
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.without_effect import without_effect
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
@@ -109,9 +110,11 @@ def outline_checks(
     return checks
 
 
-def remarks_on(config: TrainConfig, outline: Any, renderer: Renderer | None, device: torch.device) -> list[str]:
-    """Say what is slower on a device than it might be, and what has no effect on this model; no result is changed."""
-    remarks = []
+def remarks_on(
+    config: TrainConfig, outline: Any, renderer: Renderer | None, device: torch.device, processes: int
+) -> list[str]:
+    """Say what does nothing, beside other settings or on this model, and what is slower than it might be."""
+    remarks = without_effect(config, processes)
     if config.training.padding == "free":
         slower = slower_without_kernel(outline, device, config.training.precision)
         remarks += [] if slower is None else [slower]

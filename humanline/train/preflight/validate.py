@@ -17,6 +17,7 @@ from humanline.system.terminal import shorten, told
 from humanline.train.config import TrainConfig
 from humanline.train.config.describe import describe_config, units_in_words
 from humanline.train.config.secrets import written
+from humanline.train.config.without_effect import without_effect
 from humanline.train.preflight.example import show_example, shown_unit
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     with findings.about("tracking"):
         check_trackers(config.tracking)
     _look_at_own_parts(config, findings)
-    outline, renderer = _look_at_model(config, findings)
+    outline, renderer = _look_at_model(config, processes, findings)
     data: RunData | None = None
     batches: _Batches | None = None
     if renderer is None:
@@ -129,7 +130,6 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         _look_at_disk(config, outline, data, batches, processes, findings)
     if renderer is not None and data is not None:
         show_example(findings.console, config, shown_unit(data), renderer)
-    findings.remarks += _without_effect(config, processes)
     for remark in findings.remarks:
         findings.show(f"remark       {remark}")
     findings.refuse()
@@ -149,7 +149,7 @@ def _look_at_own_parts(config: TrainConfig, findings: _Findings) -> None:
             findings.show(f"own code     {line}")
 
 
-def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Renderer | None]:
+def _look_at_model(config: TrainConfig, processes: int, findings: _Findings) -> tuple[Any, Renderer | None]:
     """Make all checks of a model that take no weights, and return outline and template path where there are any."""
     import torch
 
@@ -164,8 +164,10 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
             findings.remarks.append(
                 "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
             )
-    if outline is not None and not findings.problems:
-        findings.remarks += remarks_on(config, outline, renderer, device)
+    if outline is None or findings.problems:
+        findings.remarks += without_effect(config, processes)
+    else:
+        findings.remarks += remarks_on(config, outline, renderer, device, processes)
     if renderer is not None:
         with findings.about("template"):
             findings.show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
@@ -269,34 +271,6 @@ def _look_at_size(config: TrainConfig, outline: Any, parameters: int, findings: 
     findings.show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
     findings.show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
     return sizes is not None
-
-
-def _without_effect(config: TrainConfig, processes: int) -> list[str]:
-    """Return remarks on settings that do nothing in this combination."""
-    rounds, remarks = config.rounds, list[str]()
-    if config.training.sharding == "full" and processes == 1:
-        remarks.append("training.sharding: one process alone has nobody to share with; several do (--processes N)")
-    groups = config.objective.grouping
-    if groups is not None and groups.std == "none" and groups.eps:
-        remarks.append(
-            "objective.advantage_eps does nothing under advantage_std: none, which divides scores by nothing"
-        )
-    if rounds is None:
-        return remarks
-    if config.keeps_groups and "score_margin" in rounds.model_fields_set:
-        remarks.append("source.score_margin is for best_worst: here whole groups are kept, whatever their scores")
-    if "batch_size" in config.evaluation.model_fields_set and config.evaluation.distance is None:
-        remarks.append(
-            "evaluation.batch_size is for fixed data: held-out prompts are answered as the engine of sampling says"
-        )
-    if config.data.turns == "all":
-        remarks.append("data.turns is of rows that hold answers: in rounds they are prompts, and one turn is sampled")
-    if config.training.temperature != 1:
-        remarks.append(
-            f"training.temperature ({config.training.temperature:g}): samplers tell log-probabilities at 1, so that "
-            "they are not held against those of training, and source.sampling.mismatch_limit does nothing"
-        )
-    return remarks
 
 
 def _never(*_: Any) -> Any:

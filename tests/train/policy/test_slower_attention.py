@@ -42,7 +42,7 @@ def test_a_gpu_that_has_the_kernel_is_passed_over(gpu, outline, toy):
     assert slower_without_kernel(outline, GPU, "bf16") is None
     assert slower_without_kernel(outline, torch.device("cpu"), "float32") is None
     gpu((7, 5))
-    assert remarks_on(config(toy, "unused", training={"steps": 1}), outline, None, GPU) == []
+    assert remarks_on(config(toy, "unused", training={"steps": 1}), outline, None, GPU, 1) == []
     assert outline.config._attn_implementation == before
 
 

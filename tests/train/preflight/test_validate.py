@@ -520,6 +520,13 @@ def test_sharding_is_told_and_what_it_does_in_one_process(toy, tmp_path, capsys)
         remarks = validate.validate(given, processes=processes).remarks
         assert any("one process alone has nobody to share with" in one for one in remarks) is (processes == 1), remarks
         assert "each process with its share of weights, gradients and optimizer states" in capsys.readouterr().out
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(given.model_dump_json())
+    assert main(["train", str(recipe)]) == 0  # the run says so too, for it may not have been validated
+    assert "remark: training.sharding: one process alone" in "".join(capsys.readouterr())
+    with pytest.raises(ValueError, match="no-model"):
+        validate.validate(given.model_copy(update={"model": str(tmp_path / "no-model")}))
+    assert "one process alone has nobody to share with" in capsys.readouterr().out
     assert main(["validate", "--no-data", "tiny-online", "--processes", "4"]) == 0
     assert capsys.readouterr().out.rstrip().endswith("humanline train tiny-online --processes 4")
 
