@@ -270,15 +270,13 @@ def _contrast(
             f"{name!r} and {baseline!r} have one of {' and one of '.join(short)} in common; a comparison over {unit} "
             "needs at least two"
         )
-    if unit == "seeds":
-        estimate = mean_estimate(table.mean(0).tolist())
-    elif unit == "items":
-        estimate = mean_estimate(table.mean(1).tolist())
-    else:
-        estimate = crossed_estimate(table)
+    means = _means(table, rounding_of(ours, theirs), unit)
+    estimate = crossed_estimate(table) if unit == "both" else mean_estimate(means.tolist())
+    if unit == "both" and not means.any():
+        estimate = replace(estimate, mean=0.0)
     confidence, margin = 1 - plan.level, _margin(plan, estimate)
     sides, power = _SIDES[plan.test], _POWERS[plan.test]
-    p, how = (margin.p, "Student's t") if margin is not None else _difference(table, unit, estimate, binary)
+    p, how = (margin.p, "Student's t") if margin is not None else _difference(table, means, unit, estimate, binary)
     how += f", {estimate.degrees:.1f} degrees of freedom" if unit == "both" else ""
     return Contrast(
         name=name,
@@ -309,6 +307,17 @@ def _differences(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDAr
     return table
 
 
+def _means(table: NDArray[np.float64], rounding: NDArray[np.float64], unit: Unit) -> NDArray[np.float64]:
+    """Return the mean difference of each seed or, else, of each item; what may be rounding alone is 0 here, too.
+
+    .4 less .3 and .2 less .3 are no opposites: their mean is 3e-17, and that of every item with such seeds.
+    """
+    over = 0 if unit == "seeds" else 1
+    means: NDArray[np.float64] = table.mean(over)
+    means[np.abs(means) <= rounding.mean(over)] = 0.0
+    return means
+
+
 def _margin(plan: Plan, estimate: Estimate) -> NonInferiority | Equivalence | None:
     if plan.margin is None:
         return None
@@ -316,13 +325,15 @@ def _margin(plan: Plan, estimate: Estimate) -> NonInferiority | Equivalence | No
     return test(estimate, plan.margin, confidence=1 - plan.level)
 
 
-def _difference(table: NDArray[np.float64], unit: Unit, estimate: Estimate, binary: bool) -> tuple[float, str]:
+def _difference(
+    table: NDArray[np.float64], means: NDArray[np.float64], unit: Unit, estimate: Estimate, binary: bool
+) -> tuple[float, str]:
     """Return the two-sided p-value of no difference, and the test it is from."""
     if unit == "both":
         return min(1.0, 2 * min(estimate.above(0.0), (-estimate).above(0.0))), "Student's t, items by seeds"
     if unit == "items" and binary and table.shape[1] == 1:
         return mcnemar(int((table > 0).sum()), int((table < 0).sum())), "McNemar's exact test"
-    return float(sign_flip_test(table.mean(1 if unit == "items" else 0))), "sign flips"
+    return float(sign_flip_test(means)), "sign flips"
 
 
 def _needed(table: NDArray[np.float64], unit: Unit, estimate: Estimate, plan: Plan) -> dict[str, int | None]:
