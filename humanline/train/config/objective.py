@@ -113,6 +113,11 @@ class ObjectiveSection(Section):
         return False
 
     @property
+    def label_weights(self) -> tuple[float, float]:
+        """Return what undesirable and desirable answers count in the loss of labelled data."""
+        return 1.0, 1.0
+
+    @property
     def looks_at_answers(self) -> bool:
         """Return whether its reference point takes a pass over the step's own answers, before the first loss."""
         return self.reference_point is not None and not self.mismatched
@@ -256,6 +261,11 @@ class KtoObjective(LabelledObjective):
                 "leave one of them out"
             )
         return self
+
+    @property
+    def label_weights(self) -> tuple[float, float]:
+        """Return the two weights of the section."""
+        return self.undesirable_weight, self.desirable_weight
 
 
 class BcoObjective(LabelledObjective):

@@ -17,7 +17,13 @@ from humanline.train.data.duplicates import DuplicateReport, Duplicates
 from humanline.train.data.layout import shape_of, with_hint
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import Columns, SetReader
-from humanline.train.data.shapes import group_scores, pairs_to_unpaired, refuse_single_label, refuse_some_scores
+from humanline.train.data.shapes import (
+    group_scores,
+    pairs_to_unpaired,
+    refuse_single_label,
+    refuse_some_scores,
+    refuse_unweighted,
+)
 from humanline.train.data.source import DataError
 from humanline.train.data.tokenize import LengthReport, Tokenizing, in_batches
 from humanline.train.data.units import BothSides, Names, Units, prompt_hashes
@@ -79,6 +85,8 @@ def read_sets(config: TrainConfig, renderer: Renderer, counting: Counting = unco
         try:
             limit = config.evaluation.limit if name == "eval" else None
             found[name] = read_units(config, path, renderer, counting=counting, limit=limit)
+            if name == "train":
+                _refuse_unweighted(config, *found[name])
         except (DataError, FileNotFoundError) as error:
             errors[name] = error
     if len(errors) > 1:
@@ -94,6 +102,13 @@ def read_sets(config: TrainConfig, renderer: Renderer, counting: Counting = unco
     reports = sets.reports | {"held_out": replace(report, prompts_in_training=shared)}
     pairs = held_out.pairs() if held_out.taken_apart else []
     return DataSets(units, held_out, pairs, reports)
+
+
+def _refuse_unweighted(config: TrainConfig, units: Units, report: Report) -> None:
+    try:
+        refuse_unweighted(units.labels, config.objective.label_weights)
+    except DataError as error:
+        raise DataError(f"{report.path}: {error.heading}", error.problems, error.advice) from None
 
 
 def _together(errors: dict[str, DataError | FileNotFoundError]) -> DataError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -95,4 +95,15 @@ def refuse_single_label(desirable: int, undesirable: int) -> None:
         raise DataError(
             f"labels must hold both true and false; got {desirable} true and {undesirable} false",
             advice="Add rows with the other label, or set allow_single_label: true if this is meant.",
+        )
+
+
+def refuse_unweighted(labels: Collection[int], weights: tuple[float, float]) -> None:
+    """Raise DataError if all answers have one label, of weight 0; `weights` are those of false and of true."""
+    if labels and not any(weights[label] for label in set(labels)):
+        which = "desirable" if any(labels) else "undesirable"
+        raise DataError(
+            f"all labels are {str(any(labels)).lower()}, and objective.{which}_weight is 0, so that every loss is 0 "
+            "and nothing is learned",
+            advice=f"Add rows with the other label, or leave {which}_weight out.",
         )

@@ -140,6 +140,19 @@ def test_a_single_label_is_an_error_unless_allowed(sets):
     assert len(sets([*rows, labelled(3, False)], objective="kto", shape="unpaired").train) == 4
 
 
+@pytest.mark.parametrize("label,which", [(True, "desirable"), (False, "undesirable")])
+def test_answers_of_a_single_label_without_weight_are_refused(sets, label, which):
+    """Every loss would be 0. Answers of both labels are read, and of the weight of held-out ones nothing is asked."""
+    objective = {"kind": "kto", "allow_single_label": True, f"{which}_weight": 0}
+    single, other = [labelled(i, label) for i in range(3)], labelled(3, not label)
+    message = rf"train\.jsonl: all labels are {str(label).lower()}, and objective\.{which}_weight is 0, so that every"
+    with pytest.raises(DataError, match=message):
+        sets(single, objective=objective, shape="unpaired")
+    assert len(sets([*single, other], single, objective=objective, shape="unpaired").held_out) == 3
+    assert len(sets([other], objective=objective, shape="unpaired").train) == 1
+    assert len(sets([pair(1)], objective=objective).train) == 2
+
+
 def test_scores_of_some_pairs_alone_are_an_error_of_grpo(sets, tmp_path):
     """Where the others would count 1 and 0 beside them; none at all, and what does not read them, go on."""
     scores = {"chosen_score": 0.9, "rejected_score": 0.2}
