@@ -270,7 +270,10 @@ def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     settings = _named_now(flat(hidden(config)))
     if isinstance(rewards := settings.get(_REWARDS), list | tuple):
         settings[_REWARDS] = [_as_before(reward, _LATER_OF_REWARDS) for reward in rewards]
-    names = _FREE + (_FREE_ON_FIXED_DATA if settings.get("source.kind") == "fixed" else ())
+    fixed = settings.get("source.kind") == "fixed"
+    if "reference.round_start" in settings and (fixed or settings.get("reference.schedule.kind") == "each_round"):
+        settings["reference.round_start"] = "sync"  # `keep`, which did nothing here, is refused today
+    names = _FREE + (_FREE_ON_FIXED_DATA if fixed else ())
     free = tuple(f"{name}." for name in names)
     return {
         name: value

@@ -13,6 +13,7 @@ from humanline.train.data.prompts import read_contexts
 from humanline.train.data.render import Renderer
 from humanline.train.data.source import DataError
 from humanline.train.preflight.validate import validate
+from humanline.train.run.fingerprint import same_settings
 from tests.helpers.support import config as tiny_run
 
 SCORING = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}]}
@@ -186,6 +187,22 @@ def test_columns_that_are_no_json_are_named(tokenizer, tmp_path):
     with pytest.raises(DataError, match="1 values cannot be kept") as found:
         read_contexts(config, str(path), Renderer(tokenizer, "chat", 64))
     assert "row 2: column 'level' holds nan or an infinite number" in found.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    "changes,idle",
+    [
+        ({"source": {"kind": "fixed"}, "reference": BEFORE, "training": {"batch_size": 8, "steps": 2}}, True),
+        ({"reference": {"schedule": {"kind": "each_round"}, "storage": "model"}}, True),
+        ({"reference": BEFORE | {"storage": "model"}}, False),
+    ],
+)
+def test_a_run_from_before_a_round_start_without_effect_was_refused_goes_on_without_it(changes, idle):
+    """It was the same run; where the setting does something, it is another one."""
+    now = TrainConfig.model_validate(tree(**changes)).model_dump(mode="json")
+    before = now | {"reference": now["reference"] | {"round_start": "keep"}}
+    assert now["reference"]["round_start"] == "sync" == same_settings(now)["reference.round_start"]
+    assert (same_settings(before) == same_settings(now)) == idle
 
 
 def test_validate_looks_at_rounds(toy, tmp_path, capsys):
