@@ -11,19 +11,15 @@ from humanline.reproduce.run import Job
 from humanline.reproduce.testbeds.registry import OTHERS, testbed
 
 #: CPU seconds, machine busy: of a run of one pass offline, of an online one, and of a start model with a draw of its
-#: pairs. Runs of letters are measured (means of the committed runs, less what workers have saved since), and the third
-#: numbers of arithmetic (46 and 20) and letters-large (97 and 19). Other runs of these two are reckoned, since held-out
-#: testbeds are not run before their time: a step takes 4/3 of one of the start model's learning (per row; the third is
-#: the reference), looks and measures what those of letters take (3 s) times how much longer drawing pairs takes, and
-#: an online run draws as many answers as the pairs took, and 4 s for its scoring. All else is estimated. Kept runs
-#: replace the first two (`expected_seconds`).
+#: pairs. The first two are means of the committed runs of a grid (of letters less what workers have saved since); the
+#: third is measured, but for instructions and instructions-large. Kept runs replace the first two (`expected_seconds`).
 SECONDS: dict[str, tuple[float, float, float]] = {
     "letters": (8.0, 17.0, 40.0),
-    "letters-large": (23.0, 46.0, 116.0),
-    "arithmetic": (17.0, 41.0, 66.0),
-    "letters-gemma2": (34.0, 50.0, 113.0),  # of one run each, measured
-    "instructions": (12.0, 40.0, 100.0),
-    "instructions-large": (40.0, 120.0, 300.0),
+    "letters-large": (29.0, 47.0, 116.0),
+    "arithmetic": (23.0, 50.0, 66.0),
+    "letters-gemma2": (34.0, 50.0, 113.0),  # of one run each
+    "instructions": (20.0, 59.0, 100.0),
+    "instructions-large": (51.0, 130.0, 300.0),
 }
 
 #: How many times as long an online run takes a pass where it keeps all answers to a prompt, and not two of them.
