@@ -365,10 +365,10 @@ class TestSite:
         return found
 
     def test_every_page_is_in_the_navigation(self):
-        """Each page of docs/ is in the navigation of zensical.toml, once, and each entry is a page."""
+        """Each page of docs/ and of the study of distances is in the navigation, once, and each entry is a page."""
         entries = self.listed(SITE["nav"])
         assert len(entries) == len(set(entries)) and all((ROOT / entry).is_file() for entry in entries)
-        pages = {name(page) for page in (ROOT / "docs").rglob("*.md")}
+        pages = {name(page) for page in [*(ROOT / "docs").rglob("*.md"), *(ROOT / "studies/frontier").glob("*.md")]}
         assert pages <= set(entries), f"add to nav in zensical.toml: {sorted(pages - set(entries))}"
 
     def test_the_card_of_a_saved_model_is_no_page(self):
