@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,9 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install 'humanline[
 
 from humanline.integrations.trl import TrainerError, apply_humanline
 from humanline.integrations.trl.kept import FOLDER
-from tests.helpers.trl_runs import logged, trained
-from tests.integrations.test_trl_resume import rows, run
+from humanline.schedule import Never
+from tests.helpers.trl_runs import logged, trained, trainer_of
+from tests.integrations.test_trl_resume import CLIP, rows, run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and what it loads warn of their own matters
 FOLDER_5 = "checkpoint-5"
@@ -116,6 +118,33 @@ def test_a_callback_that_was_taken_away_is_noticed(toy, tmp_path):
     trainer.remove_callback(trainer._humanline)
     with pytest.raises(RuntimeError, match=r"a loss of step 0, which was not begun.*Leave it among the trainer's"):
         trained(trainer)
+
+
+def by_hand(trainer: Any, steps: int = 3) -> list[float]:
+    """Train in a loop of one's own, as of plain PyTorch, and return the losses."""
+    optimizer, losses = torch.optim.AdamW(trainer.model.parameters(), lr=3e-3), []
+    trainer.model.train()
+    for _, batch in zip(range(steps), trainer.get_train_dataloader(), strict=False):
+        loss = trainer.compute_loss(trainer.model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_loop_of_ones_own_is_noticed(toy, tmp_path):
+    """Outside of train() nothing is synced: the second loss ends it, but for a schedule that never syncs."""
+    trainer = run(toy, tmp_path, save_strategy="no", every=1)
+    with pytest.raises(
+        RuntimeError, match=r"outside of train\(\), and weights have moved since the reference was taken"
+    ):
+        by_hand(trainer)
+    assert trainer.compute_loss(trainer.model.eval(), next(iter(trainer.get_train_dataloader()))) > 0
+    never = trainer_of("DPO", toy["model"], tmp_path / "b", rows(), per_device_train_batch_size=2)
+    apply_humanline(never, CLIP, Never())
+    first, *later = by_hand(never)
+    assert first == pytest.approx(math.log(2), abs=1e-6) and len(later) == 2 and first not in later
 
 
 def test_another_model_is_noticed(toy, tmp_path):

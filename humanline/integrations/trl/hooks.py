@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -21,7 +22,7 @@ from humanline.integrations.trl.reference import Reference
 from humanline.integrations.trl.refusals import MARK
 from humanline.integrations.trl.stand_ins import ClippedPolicy, Replayed, Unscored, tell_grpo
 from humanline.integrations.trl.steps import Steps
-from humanline.schedule import Snapshots
+from humanline.schedule import Never, Snapshots
 from humanline.theory import ClipRange
 
 
@@ -79,6 +80,8 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             self.steps.expect_loss(step, trainer.args.gradient_accumulation_steps)
         if not self.reference.made:  # an evaluation before the training, or between a sync and its update
             self.reference.take()
+        if mode == "train" and not trainer.is_in_train and torch.is_grad_enabled():
+            self._refuse_own_loop()
         inputs = dict(inputs)
         tell = partial(tell_grpo, inputs, trainer.beta != 0) if self.grpo else self.replayed.tell
         policy = ClippedPolicy(
@@ -170,6 +173,16 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         result = theirs(resume_from_checkpoint, *more, **named)
         self.resumed = {step: resumed}
         return result
+
+    def _refuse_own_loop(self) -> None:
+        """Raise RuntimeError if weights are trained outside of train(), where nobody tells of steps to sync at."""
+        if not isinstance(self.schedule, Never) and not self.reference.is_the_model():
+            raise RuntimeError(
+                "a loss with gradient was asked for outside of train(), and weights have moved since the reference was "
+                "taken: a training loop of your own tells of no steps, so the reference would stay what it was at the "
+                f"start, in silence, where {self.schedule} was asked for. Train with trainer.train(); to look at a "
+                "loss, call it with the model in eval() or under torch.no_grad()"
+            )
 
     def _log(self, mode: str) -> None:
         trainer = self.trainer

@@ -36,6 +36,11 @@ class Reference:
         """Return whether a copy was put off that has not been taken yet."""
         return self._left is not None
 
+    def is_the_model(self) -> bool:
+        """Return whether the model's trainable tensors are those that this holds, bit for bit."""
+        now = self.trainable()
+        return now.keys() == self.tensors.keys() and all(torch.equal(one, now[n]) for n, one in self.tensors.items())
+
     def trainable(self) -> dict[str, Tensor]:
         """Return the model's own tensors of which this holds copies, by name; they are not copied."""
         return {name: one.detach() for name, one in self.model.named_parameters() if one.requires_grad}
