@@ -77,6 +77,7 @@ ALL = {
     "args_neftune_noise_alpha": (5.0, "different noise", "leave it out"),
     "args_auto_find_batch_size": (True, "begins anew with weights that have moved", "set per_device_train_batch_size"),
     "args_n_gpu": (2, "shares each batch out anew (DataParallel)", "start one process a GPU"),
+    "args_enable_jit_checkpoint": (True, "saves within a step", "leave it out, and set save_steps"),
     "args_use_liger_kernel": (True, "replaces layers when training starts", "leave it out"),
     "aux_loss_enabled": (True, "mixture of experts has not been tried", "set router_aux_loss_coef=0.0"),
     "_is_vlm": (True, "models of images have not been tried", "give the tokenizer"),

@@ -14,9 +14,11 @@ import torch
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install 'humanline[trl]'")
 
+from transformers import TrainerCallback
+
 from humanline.integrations.trl import TrainerError, apply_humanline, kept
 from humanline.integrations.trl.kept import FOLDER, TENSORS
-from humanline.schedule import BeforeStep
+from humanline.schedule import AfterStep, BeforeStep
 from humanline.theory import ClipRange
 from tests.conftest import ROOT
 from tests.helpers.processes import free_port
@@ -54,6 +56,7 @@ def run(
     every: int = 3,
     clip: ClipRange = CLIP,
     data: list[dict[str, Any]] | None = None,
+    schedule: BeforeStep | AfterStep | None = None,
     **more: Any,
 ) -> Any:
     settings = {
@@ -67,7 +70,7 @@ def run(
     }
     data = data or (rows() if name == "DPO" else kto_rows())
     trainer = trainer_of(name, toy["model"], folder, data, **(settings | more))
-    apply_humanline(trainer, clip, BeforeStep(every=every))
+    apply_humanline(trainer, clip, schedule or BeforeStep(every=every))
     return trainer
 
 
@@ -147,6 +150,41 @@ def test_a_checkpoint_that_is_there_already_is_overwritten(toy, tmp_path):
     again = trained(run(toy, tmp_path / "run", every=2, max_steps=5))
     settings = json.loads((tmp_path / "run" / "checkpoint-5" / FOLDER / "settings.json").read_text())
     assert settings["schedule"]["every"] == 2 and settings["step"] == 5 and again.state.global_step == 5
+
+
+@pytest.mark.parametrize(
+    ("schedule", "when", "first", "refused"),
+    [
+        (BeforeStep(every=1), "on_pre_optimizer_step", True, True),  # its step's own reference is gone
+        (BeforeStep(every=1), "on_pre_optimizer_step", False, True),  # and is the next one's already
+        (AfterStep(every=1), "on_step_end", True, True),  # the sync is still to come
+        (AfterStep(every=1), "on_step_end", False, False),
+        (BeforeStep(every=3), "on_pre_optimizer_step", True, False),
+    ],
+)
+def test_a_callback_that_saves_within_a_step_saves_what_the_run_goes_on_with(
+    toy, tmp_path, schedule, when, first, refused
+):
+    """What is resumed from has the losses of the whole run; where it would not have, nothing is saved."""
+    trainer = run(toy, tmp_path / "run", schedule=schedule, save_strategy="no", max_steps=6)
+
+    def save(args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 4:
+            trainer._save_checkpoint(trainer.model, trial=None)
+
+    saving = TrainerCallback()
+    setattr(saving, when, save)
+    trainer.callback_handler.callbacks.insert(0 if first else 99, saving)
+    if refused:
+        with pytest.raises(RuntimeError, match=r"within step [34], when the reference is no longer, or not yet"):
+            trained(trainer)
+        assert not (tmp_path / "run" / "checkpoint-4").exists()
+        return
+    trained(trainer)
+    resumed = run(toy, tmp_path / "run", schedule=schedule, save_strategy="no", max_steps=6)
+    trained(resumed, resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+    for what in ("loss", "humanline/log_ratio_rms"):
+        assert logged(resumed, what)[-2:] == logged(trainer, what)[-2:]
 
 
 def test_training_twice_begins_anew(toy, tmp_path):

@@ -159,6 +159,7 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
     def save(self, theirs: Callable[..., Any], model: Any, trial: Any) -> Any:
         """Write the reference and then the checkpoint, which may remove an earlier one that is whole."""
         trainer = self.trainer
+        self._refuse_save_within_step()
         if trainer.args.should_save:
             folder = Path(trainer._get_output_dir(trial=trial)).absolute()
             name = f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
@@ -173,6 +174,20 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         result = theirs(resume_from_checkpoint, *more, **named)
         self.resumed = {step: resumed}
         return result
+
+    def _refuse_save_within_step(self) -> None:
+        """Raise RuntimeError if the reference is not the one that goes with the trainer's count of steps."""
+        step, now = self.steps.step, self.trainer.state.global_step
+        if step is None:
+            return
+        ahead = now == step == self.synced or self.reference.due  # the step's own reference is gone
+        behind = now > step and self.schedule.copies_after_update(step)  # the sync after it is still to come
+        if ahead or behind:
+            raise RuntimeError(
+                f"a checkpoint was to be saved within step {step}, when the reference is no longer, or not yet, the "
+                f"one that goes with step {now}, so that a resumed run would go on with another: have the trainer save "
+                "(save_steps, or control.should_save in a callback), and resume from the last checkpoint it saved"
+            )
 
     def _refuse_own_loop(self) -> None:
         """Raise RuntimeError if weights are trained outside of train(), where nobody tells of steps to sync at."""

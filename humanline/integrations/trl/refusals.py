@@ -121,6 +121,11 @@ def _of_trainer(trainer: Any, kind: str) -> Iterator[str]:
         yield "neftune_noise_alpha gives policy and reference different noise, so their ratio is never 1: leave it out"
     if getattr(args, "auto_find_batch_size", False):
         yield "auto_find_batch_size=True begins anew with weights that have moved: set per_device_train_batch_size"
+    if getattr(args, "enable_jit_checkpoint", False):
+        yield (
+            "enable_jit_checkpoint=True saves within a step, when the reference is not the one to go on with: leave it "
+            "out, and set save_steps"
+        )
     if getattr(args, "use_liger_kernel", False):
         yield "use_liger_kernel=True replaces layers when training starts, and has not been tried: leave it out"
     if trainer.aux_loss_enabled:
