@@ -40,6 +40,17 @@ def test_it_goes_in_once_and_before_the_training(toy, tmp_path):
         apply_humanline(trainer)
 
 
+@pytest.mark.parametrize("backend", ["EAGER", "NO"])
+def test_compiling_by_accelerates_settings_is_refused(toy, tmp_path, monkeypatch, backend):
+    """What TRL's arguments do not show: the policy alone would be compiled, so that no log-ratio is 0."""
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", backend)
+    if backend == "NO":
+        run(toy, tmp_path, save_strategy="no")
+        return
+    with pytest.raises(TrainerError, match="ACCELERATE_DYNAMO_BACKEND"):
+        run(toy, tmp_path, save_strategy="no")
+
+
 def test_a_loss_that_goes_around_humanline_does_not_train_on(toy, tmp_path):
     """A subclass with another compute_loss ends the run at its first step; one that calls TRL's has the same losses."""
     expected = logged(trained(run(toy, tmp_path / "a", max_steps=3, save_strategy="no")), "loss")

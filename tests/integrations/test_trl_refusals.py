@@ -85,7 +85,11 @@ ALL = {
     "state": (SimpleNamespace(global_step=3), "has trained already", "before train"),
     "accelerator": (SimpleNamespace(parallelism_config=object()), "has not been tried", "leave it out"),
 }
+COMPILING = SimpleNamespace(
+    parallelism_config=None, state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="INDUCTOR"))
+)
 OF_SOME = [
+    ("DPOTrainer", "accelerator", COMPILING, "and not the reference's", "set the backend to no"),
     ("DPOTrainer", "args_precompute_ref_log_probs", True, "fixes a reference that is to move", "leave it out"),
     ("KTOTrainer", "args_precompute_ref_log_probs", True, "fixes a reference that is to move", "leave it out"),
     ("DPOTrainer", "use_weighting", True, "WPO", "leave it out"),

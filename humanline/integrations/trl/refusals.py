@@ -117,6 +117,11 @@ def _of_trainer(trainer: Any, kind: str) -> Iterator[str]:
         yield "parallelism_config (tensor, context or sequence parallelism) has not been tried: leave it out"
     if getattr(args, "torch_compile", False):
         yield "torch_compile=True would compile the policy's passes and not the reference's: leave it out"
+    elif _compiles(trainer.accelerator):
+        yield (
+            "accelerate's settings (ACCELERATE_DYNAMO_BACKEND, or dynamo_config of accelerate launch) would compile "
+            "the policy's passes and not the reference's: set the backend to no"
+        )
     if getattr(args, "neftune_noise_alpha", None):
         yield "neftune_noise_alpha gives policy and reference different noise, so their ratio is never 1: leave it out"
     if getattr(args, "auto_find_batch_size", False):
@@ -132,6 +137,11 @@ def _of_trainer(trainer: Any, kind: str) -> Iterator[str]:
         yield "the auxiliary loss of a mixture of experts has not been tried: set router_aux_loss_coef=0.0"
     if trainer._is_vlm:
         yield "models of images have not been tried: give the tokenizer of a language model as processing_class"
+
+
+def _compiles(accelerator: Any) -> bool:
+    plugin = getattr(getattr(accelerator, "state", None), "dynamo_plugin", None)
+    return plugin is not None and str(getattr(plugin.backend, "value", plugin.backend)) != "NO"
 
 
 def _replaced(trainer: Any, kind: str) -> bool:
