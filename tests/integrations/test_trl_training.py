@@ -307,6 +307,23 @@ def test_an_adapter_that_is_there_already_loses_trls_copy(base, tmp_path):
     assert logged(trainer, "loss")[0] == pytest.approx(math.log(2)) != logged(trainer, "loss")[3]
 
 
+def test_an_adapter_of_ones_own_that_is_called_ref_is_trained(base, tmp_path):
+    """Where TRL makes no reference, as GRPO does not at `beta` 0, an adapter of that name is the user's."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=2, target_modules=["q_proj"])
+    model = get_peft_model(plain(base), config, adapter_name="ref")
+    model.add_adapter("default", config)
+    rows = rows_of(base, tmp_path, "grpo")
+    trainer = trainer_of("GRPO", model, tmp_path / "trl", rows, beta=0.0, **settings(1, rows=16) | {"max_steps": 2})
+    before = {name: one.clone() for name, one in model.named_parameters() if one.requires_grad}
+    apply_humanline(trainer, CLIP)
+    trained(trainer)
+    assert set(model.peft_config) == {"ref", "default"} and model.active_adapters == ["ref"]
+    now = dict(model.named_parameters())
+    assert before and all(".ref." in name and not torch.equal(one, now[name]) for name, one in before.items())
+
+
 def test_evaluation_is_against_the_current_reference_and_moves_nothing(base, tmp_path):
     """Evaluating before, within and after training changes no number of it, and logs what was clipped."""
     plain_run = dpo(base, tmp_path / "a")

@@ -55,7 +55,9 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
     def attach(self) -> None:
         """Put this into the trainer, and let go of the trainer's own reference."""
         trainer = self.trainer
-        if "ref" in getattr(trainer.model, "peft_config", {}):
+        # TRL's copy of an adapter. Where TRL makes none, one of that name is the user's own, perhaps what is trained.
+        copies = trainer.ref_model is None and (not self.grpo or trainer.beta != 0)
+        if copies and "ref" in getattr(trainer.model, "peft_config", {}):
             trainer.model.delete_adapter("ref")
         # Where TRL has no reference, an adapter's, the loss would switch the adapter off in place of asking one.
         trainer.ref_model = (Unscored() if trainer.beta != 0 else None) if self.grpo else self.replayed
