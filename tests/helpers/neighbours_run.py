@@ -24,6 +24,7 @@ import humanline.train.run.alike as alike
 import humanline.train.run.checkpoint as checkpoint
 import humanline.train.run.neighbours as neighbours
 import humanline.train.run.processes as processes
+import humanline.train.run.saving as saving
 import humanline.train.step.held_out as evaluate
 import humanline.train.step.loss as objective
 import humanline.train.step.reference as reference
@@ -35,7 +36,8 @@ PLACES = {
     "load": (policy, "load_tokenizer"),
     "score": (reference.LogprobsAhead, "_kept"),
     "train": (objective.ObjectiveStep, "loss"),
-    "save": (checkpoint, "_write"),
+    "save": (saving, "write_files"),
+    "save what is of all": (checkpoint.Contents, "write_facts"),  # which the main process does alone
     "evaluate": (evaluate.Evaluator, "_logprobs"),
     "sample": (stages, "sample_into"),
 }
