@@ -12,6 +12,7 @@ from humanline.reproduce.cells import Cell
 from humanline.reproduce.quick import CELLS
 from humanline.reproduce.rule import read_rule
 from humanline.reproduce.rules import Rules
+from humanline.stats import holm
 from tests.conftest import ROOT
 
 FRONTIER = ROOT / "studies" / "frontier"
@@ -426,3 +427,18 @@ def test_what_a_strong_anchor_leaves_to_gain(bed):
         assert f"DPO is {number(str(-max(weakest)), 2)} to {number(str(-min(weakest)), 2)} behind" in said
         assert f"but for {number(str(gains['kto', 0.25][2]), 2, '+')} at 3e-4" in said
         assert max(map(abs, gains["grpo", 1.0])) < 0.045 and max(map(abs, gains["kto", 0.25][:2])) < 0.035
+
+
+def test_what_corrections_over_testbeds_leave():
+    """Of humanline less offline: over all fifteen comparisons, and over the nine of held-out testbeds."""
+    every = {(bed, one): float(row["p"]) for bed in GRIDS for one, row in own_k(bed).items()}
+    held_out = {key: p for key, p in every.items() if key[0] in HELD_OUT}
+    assert (len(every), len(held_out)) == (15, 9)
+    of_all, of_nine = (dict(zip(ps, holm(list(ps.values())), strict=True)) for ps in (every, held_out))
+    assert {key for key, p in of_all.items() if p <= 0.05} == {("letters", "grpo"), ("instructions", "grpo")}
+    assert {key for key, p in of_nine.items() if p <= 0.05} == {("letters-large", "dpo")}
+    said = " ".join((FRONTIER / "instructions-large.md").read_text(encoding="utf-8").split())
+    kto, dpo = (of_nine["instructions-large", one] for one in ("kto", "dpo"))
+    assert f"neither gain stands (p {number(str(kto), 3)} for KTO, {number(str(dpo), 2)} for DPO)" in said
+    said = " ".join(WHEN.read_text(encoding="utf-8").split())
+    assert "Over all fifteen comparisons GRPO's on letters and instructions are left; over the nine held-out" in said
